@@ -144,7 +144,8 @@ class Collect(Ready):
             both = [*left, *right]
             if len(both) > values_max:
                 raise ValueError(
-                    f"more than {values_max} values in one window of a key; raise values_max"
+                    f"more than {values_max} values in one window of a key; raise values_max of "
+                    "Collect"
                 )
             return both
 

@@ -699,9 +699,14 @@ class App:
 
     def _make_worker(self, services: Services | None = None, *, until_end: bool = False) -> Worker:
         if not self._declared:
-            raise DeclarationError(f"application {self.name} has no processors")
+            raise DeclarationError(
+                f"application {self.name} has no processors; declare one with @app.processor"
+            )
         if self._worker is not None:
-            raise DeclarationError(f"application {self.name} is running; start another process")
+            raise DeclarationError(
+                f"application {self.name} is running already; start another process for "
+                "another worker"
+            )
         if services is None:
             from onceflow.processors.kafka_services import KafkaServices
 

@@ -132,7 +132,8 @@ class StreamClock:
             if ahead_ms > self._max_future_ms:
                 raise EventTimeError(
                     f"{self._name}: event time {time_ms} is {ahead_ms} ms ahead of the clock and "
-                    f"would close windows too early; max_future_ms is {self._max_future_ms}"
+                    "would close windows too early; correct the time, or raise max_future_ms "
+                    f"({self._max_future_ms})"
                 )
 
     def now_ms(self, store: TimedStore) -> int:

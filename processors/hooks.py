@@ -70,8 +70,9 @@ def declare_hook(function: Callable[..., object], known: Sequence[Hook], *, at_s
         gives = None
     if gives is not None and (not isinstance(gives, type) or gives in _NOT_GIVEN):
         raise DeclarationError(
-            f"{name} gives {inspect.formatannotation(gives)}: annotate a class of your own or of "
-            "a library, by which functions can be given it, or None"
+            f"{name} gives {inspect.formatannotation(gives)}: functions get a resource "
+            "by its class, so annotate the return type with a class of your own or of a "
+            "library, or with None"
         )
     if gives in given:
         raise DeclarationError(

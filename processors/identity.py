@@ -52,7 +52,8 @@ def claim_slot(directory: Path, given: str | None) -> Slot:
         for number in itertools.count():
             if number == SLOTS_MAX:
                 raise StateDirectoryError(
-                    f"{directory}: {SLOTS_MAX} live processes use it; set slot, or state_dir"
+                    f"{directory}: {SLOTS_MAX} live processes use it; set slot to a name of this "
+                    "process, or set another state_dir"
                 )
             lock = try_lock(directory / f"slot-{number}.lock")
             if lock is not None:

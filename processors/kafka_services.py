@@ -101,7 +101,10 @@ class KafkaTopicAdmin:
         names = {topic.name for topic in topics}
         while not names <= set(await settle(self._admin.list_topics())):
             if self._monotonic_s() > deadline_s:
-                raise TopicSetupError(f"created topics do not appear: {', '.join(sorted(names))}")
+                raise TopicSetupError(
+                    f"topics were created but do not appear: {', '.join(sorted(names))}; look "
+                    "into the brokers' logs, then start again"
+                )
             await settle(self._sleep(CREATE_CHECK_S))
 
     async def configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -71,7 +71,11 @@ class Retries(Settings, kw_only=False, in_kafka=False):
 
     def _check(self) -> None:
         if self.backoff_ms > self.backoff_max_ms:
-            raise ConfigError("backoff_ms", self.backoff_ms, "must be 0 up to backoff_max_ms")
+            raise ConfigError(
+                "backoff_ms",
+                self.backoff_ms,
+                f"must be at most backoff_max_ms ({self.backoff_max_ms})",
+            )
         if not all(issubclass(kind, Exception) for kind in self.only):
             raise ConfigError("only", self.only, "must be a tuple of exception classes")
 

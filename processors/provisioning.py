@@ -224,8 +224,8 @@ def _check_wish(inputs: Mapping[str, TopicFacts], partitions: int) -> None:
     if partitions > 0 and partitions not in counts:
         shown = ", ".join(f"{topic} has {found.partitions}" for topic, found in inputs.items())
         raise TopicSetupError(
-            f"partitions={partitions}, but no input has that many: {shown}; leave partitions= out, "
-            "or let the input have them before it is used"
+            f"partitions={partitions}, but no input has that many: {shown}; leave out "
+            "partitions=, or create the input with that many"
         )
 
 
@@ -235,8 +235,8 @@ def _common_count(part: SubTopology, facts: Mapping[str, TopicFacts]) -> int:
     if len(set(counts.values())) > 1:
         shown = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
         raise TopicSetupError(
-            f"inputs that are processed together need one partition count, or equal keys would be "
-            f"on different partitions: {shown}; re-partition one of them"
+            "inputs that are processed together need the same partition count, or equal "
+            f"keys would be on different partitions: {shown}; re-partition one of them"
         )
     return next(iter(counts.values()))
 
@@ -246,7 +246,9 @@ def _check_counts(part: SubTopology, facts: Mapping[str, TopicFacts]) -> None:
     for state in part.states:
         found = facts.get(state.changelog)
         if found is None:
-            raise TopicSetupError(f"changelog {state.changelog} could not be created")
+            raise TopicSetupError(
+                f"changelog {state.changelog} could not be created; look into the brokers' logs"
+            )
         if found.partitions != partitions:
             raise _grown(part, partitions, state.changelog, found.partitions)
 

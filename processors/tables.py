@@ -43,7 +43,7 @@ class Table(Generic[K, V]):
         Raises:
             DeclarationError: Always.
         """
-        raise DeclarationError(f"table {self.name} is no function; annotate a parameter with it")
+        raise DeclarationError(f"table {self.name} cannot be called; annotate a parameter with it")
 
     def __repr__(self) -> str:
         return f"Table({self.name!r}, topic={self.topic!r})"

@@ -232,7 +232,10 @@ class TestDriver:
             if not self._pending:
                 return
             await self._process(self._pending.popleft())
-        raise RuntimeError(f"more than {PASSES_MAX} records followed from one; is it a ring?")
+        raise RuntimeError(
+            f"more than {PASSES_MAX} rounds followed from one record; does the "
+            "application write to its own input topics?"
+        )
 
     async def _process(self, record: ConsumerRecord) -> None:
         task = self._task(record)

@@ -117,7 +117,7 @@ class Timers:
                 "a timer was set after its record was finished; await the task in the handler"
             )
         if (at is None) == (after is None):
-            raise EventTimeError(f"timer {name!r}: give at= or after=, one of them")
+            raise EventTimeError(f"timer {name!r}: give either at= or after=")
         if at is not None:
             if at.tzinfo is None:
                 raise EventTimeError(

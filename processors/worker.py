@@ -616,7 +616,8 @@ class Worker:
     def _check_exhausted(self, cause: object) -> None:
         if self._unit.exhausted:
             raise TooManyAbortsError(
-                f"{self._unit.aborts} transactions aborted in a row; the last cause: {cause}"
+                f"{self._unit.aborts} transactions aborted in a row, more than aborts_max "
+                f"({self._settings.aborts_max}); the last cause: {cause}"
             ) from (cause if isinstance(cause, Exception) else None)
 
     async def _back_off(self, calls: Calls) -> None:

@@ -99,8 +99,8 @@ def check_alone(**options: object) -> None:
     for name, value in options.items():
         if value is not None:
             raise DeclarationError(
-                f"{name}= and batch= cannot be combined: {name}= works on single records. Let a "
-                "function with it write a topic, and read that in batches"
+                f"{name}= and batch= cannot be combined: {name}= works on single records. "
+                f"Let a function with {name}= write to a topic, and read that in batches"
             )
 
 
@@ -123,7 +123,8 @@ def declare_batch(
     topics, parent = find_source(called, source, known)
     if parent is not None:
         raise DeclarationError(
-            f"{called}: batch= needs a topic; {parent.name} gives its results one by one"
+            f"{called}: batch= takes records of a topic, but {parent.name} gives single "
+            f"results; let {parent.name} write to a topic, and read it here"
         )
     check_topics(called, topics, to=to, dead_letter=read.dead_letter)
     signature = read_signature(function)
@@ -147,7 +148,9 @@ def declare_batch(
 
 def _check_size(called: str, batch: object) -> int:
     if isinstance(batch, bool) or not isinstance(batch, int) or not 1 <= batch <= BATCH_MAX:
-        raise DeclarationError(f"{called}: batch={batch!r}: must be a number from 1 to {BATCH_MAX}")
+        raise DeclarationError(
+            f"{called}: batch={batch!r}: must be a whole number from 1 to {BATCH_MAX}"
+        )
     return batch
 
 
@@ -155,7 +158,8 @@ def _read_parts(called: str, signature: Signature, format: Format) -> tuple[Part
     """What the parameters of a batch function get."""
     if signature.is_async:
         raise DeclarationError(
-            f"{called}: batch= needs a function without async: one call at a time makes the batch"
+            f"{called}: batch= needs a plain function, as only one batch is processed at "
+            "a time; write def in place of async def"
         )
     parts = tuple(
         Part(Field.ROW, argument=argument)
@@ -168,7 +172,8 @@ def _read_parts(called: str, signature: Signature, format: Format) -> tuple[Part
         argument = part.argument
         if argument is not None and columns and lookup_of(argument.annotation) is not None:
             raise DeclarationError(
-                f"{called}: {argument.name}: by() needs single values; take the values as list[...]"
+                f"{called}: {argument.name}: by() needs each value as an object, not "
+                "columns; annotate the values with list[...]"
             )
     return parts
 
@@ -177,8 +182,9 @@ def _part(called: str, name: str, kind: ArgumentKind, annotation: object, format
     field = _FIELDS.get(kind)
     if field is None:
         raise DeclarationError(
-            f"{called}: {name} belongs to one record, and batch= gives many; take list[...] or "
-            "pyarrow.RecordBatch, key, headers and rows of tables, or leave out batch="
+            f"{called}: {name} belongs to a single record, but batch= passes many; take "
+            "list[...] or pyarrow.RecordBatch, key, headers and rows of tables, or "
+            "leave out batch="
         )
     if field is Field.HEADERS:
         return Part(field)
@@ -188,11 +194,14 @@ def _part(called: str, name: str, kind: ArgumentKind, annotation: object, format
     form = _ARROW.get(getattr(annotation, "__name__", ""))
     if form is not None and getattr(annotation, "__module__", "").startswith("pyarrow"):
         if field is Field.KEY and form is Form.RECORD_BATCH:
-            raise DeclarationError(f"{called}: {name}: keys are no columns; take list[...]")
+            raise DeclarationError(
+                f"{called}: {name}: a key has no columns; annotate it with list[...] or "
+                "pyarrow.Array"
+            )
         return Part(field, form, None, schema)
     if typing.get_origin(annotation) is not list or not typing.get_args(annotation):
         raise DeclarationError(
-            f"{called}: batch= gives {name} as a list: annotate it with list[...], "
+            f"{called}: batch= passes {name} as a list: annotate it with list[...], "
             "pyarrow.RecordBatch or pyarrow.Array"
         )
     (item,) = typing.get_args(annotation)

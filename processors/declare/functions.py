@@ -155,7 +155,9 @@ def make_rekey(called: str, key: object, signature: Signature) -> Rekey | None:
         )
     value = next((a for a in signature.arguments if a.kind is ArgumentKind.VALUE), None)
     if value is None:
-        raise DeclarationError(f"{called}: key= needs a parameter for the value; add one")
+        raise DeclarationError(
+            f"{called}: key= needs a parameter for the value, whose type it reads; add one"
+        )
     return Rekey(key, value.annotation)
 
 
@@ -334,15 +336,18 @@ def _parking(
     if given is not True and not isinstance(given, Parking):
         raise DeclarationError(f"{called}: park={given!r}: must be True, or Parking(...)")
     if not policy.retries.count_max:
-        raise DeclarationError(f"{called}: park= parks records until their retry; give retries=")
+        raise DeclarationError(
+            f"{called}: park= parks records until their retry; give retries= too"
+        )
     if not topics:
         raise DeclarationError(
-            f"{called}: park= keeps records of topics, and this takes the results of another "
-            "processor; let that one write a topic, and read it"
+            f"{called}: park= works for records of a topic, but this function takes "
+            "results of another processor; let that one write to a topic, and read it "
+            "here"
         )
     if any(argument.name == PARKED_STATE for argument in signature.arguments):
         raise DeclarationError(
-            f"{called}: park= keeps a state named {PARKED_STATE!r}; give the parameter another name"
+            f"{called}: park= makes a state named {PARKED_STATE!r}; give the parameter another name"
         )
     return Parking() if given is True else given
 
@@ -367,19 +372,20 @@ def _concurrency(called: str, signature: Signature, given: object, *, parks: boo
         )
     if given > 1 and not signature.is_async:
         raise DeclarationError(
-            f"{called}: concurrency={given}: calls overlap while they await something, and this is "
-            "no async function; declare it with async def, take many records in one call with "
-            "batch=, or run more workers"
+            f"{called}: concurrency={given}: only calls of async functions overlap; "
+            "declare it with async def, take many records in one call with batch=, or "
+            "run more workers"
         )
     if given > 1 and parks:
         raise DeclarationError(
-            f"{called}: concurrency= and park= cannot be combined: with concurrency= a record that "
-            "is tried again does not hold up other keys anyway"
+            f"{called}: concurrency= and park= cannot be combined: with concurrency= a "
+            "record that is tried again does not hold up other keys; leave out park="
         )
     if given > 1 and any(a.kind is ArgumentKind.TIMERS for a in signature.arguments):
         raise DeclarationError(
-            f"{called}: concurrency={given}: timers share a stream time over all keys, so calls "
-            "that set them cannot overlap; let it write a topic, and set timers where that is read"
+            f"{called}: concurrency={given}: timers need the records of all keys in "
+            "order, so calls that set them cannot overlap; write to a topic here, and "
+            "set timers in a function that reads it"
         )
     return given
 
@@ -392,8 +398,8 @@ def _branches(called: str, topics: Sequence[str], given: object) -> dict[str, st
         isinstance(name, str) and isinstance(topic, str) for name, topic in given.items()
     ):
         raise DeclarationError(
-            f"{called}: branches={given!r}: must be topics by the names that outputs give, such as "
-            '{"large": "large-orders"}'
+            f"{called}: branches={given!r}: must be a dictionary of topics by branch "
+            'name, such as dict(large="large-orders")'
         )
     for name, topic in given.items():
         check_topics(f"{called}: branch {name!r}", topics, to=topic)
@@ -421,7 +427,8 @@ def find_lookups(
             continue
         if not any(declared.function is table for declared in known):
             raise DeclarationError(
-                f"{called}: {argument.name}: table {table.name!r} is not one of this application"
+                f"{called}: {argument.name}: table {table.name!r} belongs to another "
+                "application; declare it with table() or global_table() of this one"
             )
         if lookup_of(argument.annotation) and not any(
             other.kind is ArgumentKind.VALUE for other in signature.arguments
@@ -456,7 +463,7 @@ def name_of(function: Callable[..., object], name: str | None) -> str:
     """
     called = str(getattr(function, "__name__", "processor")) if name is None else name
     if not isinstance(called, str) or not called:
-        raise DeclarationError(f"name={name!r} must be a text that is not empty")
+        raise DeclarationError(f"name={name!r}: must be a string that is not empty")
     return called
 
 
@@ -501,14 +508,14 @@ def find_source(
         return tuple(source), None
     if isinstance(source, GlobalTable):
         raise DeclarationError(
-            f"{called}: topic={source!r}: a global table gives no records; read its topic "
-            f"{source.topic!r}"
+            f"{called}: topic={source!r}: a global table gives no records; read its "
+            f"topic, {source.topic!r}"
         )
     parent = next((declared for declared in known if declared.function is source), None)
     if parent is None:
         raise DeclarationError(
-            f"{called}: topic={source!r} names no topic, and is no function that is a processor "
-            "of this application already"
+            f"{called}: topic={source!r}: must be a topic, a list of topics, or a "
+            "function that this application has declared already"
         )
     return (), parent
 
@@ -530,7 +537,7 @@ def check_topics(called: str, topics: Sequence[str], **targets: str | None) -> N
                 check_topic_name(name)
             except InvalidTopicError as error:
                 raise DeclarationError(
-                    f"{called}: {parameter}={name!r} names no topic: {error}"
+                    f"{called}: {parameter}={name!r} is no valid name of a topic: {error}"
                 ) from error
     for parameter, what in (("dead_letter", "dead letters"), ("late", "late records")):
         if targets.get(parameter) in topics:
@@ -559,15 +566,16 @@ def make_policy(
         DeclarationError: Its parts contradict each other.
     """
     if not isinstance(limits, DeadLetterLimits):
-        raise DeclarationError(f"{called}: limits={limits!r} must be DeadLetterLimits")
+        raise DeclarationError(f"{called}: limits={limits!r}: must be DeadLetterLimits(...)")
     if on_error is None:
         end = OnError.STOP if dead_letter is None else OnError.DEAD_LETTER
     else:
         end = choice(OnError, called, "on_error", on_error)
     if (end is OnError.DEAD_LETTER) != (dead_letter is not None):
         raise DeclarationError(
-            f"{called}: dead_letter={dead_letter!r} and on_error={end.value!r} contradict "
-            "each other; give the topic alone"
+            f"{called}: dead_letter={dead_letter!r} and on_error={end.value!r} "
+            "contradict each other; a topic alone is enough: leave out on_error=, or "
+            "name the topic with dead_letter="
         )
     return FailurePolicy(
         retries if isinstance(retries, Retries) else Retries(retries), end, dead_letter, limits
@@ -634,11 +642,13 @@ def _check_moments(called: str, signature: Signature, parent: Declaration | None
             )
         if argument.kind is ArgumentKind.TIMER:
             raise DeclarationError(
-                f"{called}: {argument.name}: Timer: a timer has come only where @app.timer "
-                "declares it; to set one, annotate Timers"
+                f"{called}: {argument.name}: Timer: only functions of @app.timer get a "
+                "Timer; to set timers, annotate the parameter with Timers"
             )
     if sum(argument.kind is ArgumentKind.TIMERS for argument in signature.arguments) > 1:
-        raise DeclarationError(f"{called} has several Timers; one holds all, by name")
+        raise DeclarationError(
+            f"{called} has several parameters annotated Timers; use one, which holds timers by name"
+        )
 
 
 def check_flow(parent: Declaration, called: str, signature: Signature) -> None:

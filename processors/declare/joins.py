@@ -203,8 +203,8 @@ def declare_join(
         isinstance(left, Table) and (is_all or not isinstance(right, Table))
     ):
         raise DeclarationError(
-            f"{called}: left={left!r}: a table stands on the right of a stream, whose records give "
-            "the results; of two tables neither is global"
+            f"{called}: left={left!r}: to join a stream with a table, give the stream as "
+            "left and the table as right; a global table cannot be joined with a table"
         )
     if is_all or (isinstance(right, Table) and not isinstance(left, Table)):
         return _with_table(called, function, signature, known, joining, common, kind)
@@ -213,12 +213,16 @@ def declare_join(
     sides = (_stream(called, "left", left, known), _stream(called, "right", right, known))
     if sides[0] == sides[1]:
         raise DeclarationError(
-            f"{called}: left and right are both {left!r}; fold one stream with @app.aggregate"
+            f"{called}: left and right are both {left!r}; to join a stream with itself, "
+            "declare a processor that returns its records, and give that as one side"
         )
     topics = tuple(side for side in sides if isinstance(side, str))
     check_topics(called, topics, to=joining.to, late=joining.late, dead_letter=common.dead_letter)
     if joining.within is None:
-        raise DeclarationError(f"{called}: within= is missing: how far apart partners may be")
+        raise DeclarationError(
+            f"{called}: within= is missing; give the longest time between partners, such "
+            "as minutes(10)"
+        )
     for argument in signature.arguments:
         decoder_for(argument.annotation, common.format, f"{argument.name} of {called}")
     values = [a for a in signature.arguments if a.kind is not ArgumentKind.KEY]
@@ -264,8 +268,9 @@ def _stream(
     found = next((declared for declared in known if declared.function is given), None)
     if found is None:
         raise DeclarationError(
-            f"{called}: {name}={given!r}: join topics, functions that are processors of this "
-            "application already, a stream with a table, or two tables"
+            f"{called}: {name}={given!r}: must be a topic, or a function that this "
+            "application has declared already; a table can be joined with a stream or a "
+            "table"
         )
     return found
 
@@ -281,8 +286,8 @@ def _check_given(called: str, argument: Argument, side: str | Declaration) -> No
     wanted = argument.annotation
     if wanted in (inspect.Parameter.empty, object, typing.Any):
         raise DeclarationError(
-            f"{called}: annotate {argument.name} with the type that {side.name} gives, since it "
-            "is kept until partners come"
+            f"{called}: annotate {argument.name} with the type that {side.name} gives, "
+            "since its values are stored until partners come"
         )
     for given in side.results:
         if not fits(given, wanted):
@@ -304,7 +309,8 @@ def _with_table(
     """A join of a stream with a table: a function that looks the table up."""
     if kind is Kind.OUTER:
         raise DeclarationError(
-            f"{called}: kind='outer': a row without a record gives no result; write 'left'"
+            f"{called}: kind='outer': a join with a table gives a result for each record "
+            "and none for a row; write 'left'"
         )
     _refuse_times(called, joining)
     topics, parent = find_source(called, joining.left, known)
@@ -364,8 +370,8 @@ def _refuse_times(called: str, joining: Joining) -> None:
     for parameter in ("within", "grace", "time", "idle", "late"):
         if getattr(joining, parameter) is not None:
             raise DeclarationError(
-                f"{called}: {parameter}= is of joins of streams; tables have no windows, leave "
-                "it out"
+                f"{called}: {parameter}= is for joins of two streams; a join with a table "
+                "has no windows: leave it out"
             )
 
 
@@ -395,10 +401,15 @@ def _tables(
     for table in (joining.left, joining.right):
         assert isinstance(table, Table)
         if not any(declared.function is table for declared in known):
-            raise DeclarationError(f"{called}: table {table.name!r} is not one of this application")
+            raise DeclarationError(
+                f"{called}: table {table.name!r} belongs to another application; declare it "
+                "with table() of this one"
+            )
         names.append(table.name)
     if names[0] == names[1]:
-        raise DeclarationError(f"{called}: left and right are both table {names[0]!r}")
+        raise DeclarationError(
+            f"{called}: left and right are both table {names[0]!r}; join two different tables"
+        )
     _refuse_times(called, joining)
     check_topics(called, (), to=joining.to, dead_letter=common.dead_letter)
     return TableJoinDeclaration(
@@ -421,7 +432,9 @@ def _tables(
 def _signature(called: str, function: Callable[..., object], kind: Kind) -> Signature:
     signature = read_signature(function, pair="a join takes a value of each side")
     if signature.is_async:
-        raise DeclarationError(f"{called} is async; a join must be a plain function")
+        raise DeclarationError(
+            f"{called} is async; a join must be a plain function: write def in place of async def"
+        )
     values = []
     for argument in signature.arguments:
         if argument.kind in (ArgumentKind.VALUE, ArgumentKind.ACCUMULATOR):
@@ -429,7 +442,8 @@ def _signature(called: str, function: Callable[..., object], kind: Kind) -> Sign
         elif argument.kind is not ArgumentKind.KEY:
             raise DeclarationError(
                 f"{called}: {argument.name}: "
-                f"{inspect.formatannotation(argument.annotation)}: a join takes both values and key"
+                f"{inspect.formatannotation(argument.annotation)}: a join's function takes "
+                "the two values and key only"
             )
     alone = _ALONE[kind]
     for argument, may_miss in zip(values, (alone.right, alone.left), strict=True):

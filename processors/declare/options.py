@@ -82,9 +82,9 @@ def check_known(decorator: Callable[..., object], given: Mapping[str, object]) -
         known = [*own, *shared]
         if name == "concurrency":
             raise DeclarationError(
-                f"concurrency={given[name]!r}: {decorator.__name__} takes the records of all "
-                "keys in their order, so its calls cannot overlap; declare it on an async "
-                "@app.processor that writes the topic which this one reads"
+                f"concurrency={given[name]!r}: {decorator.__name__} needs the records of all "
+                "keys in order, so its calls cannot overlap; declare it on an async "
+                "@app.processor that writes to a topic, and read that topic here"
             )
         remedy = did_you_mean(name, {plain(each): each for each in known})
         raise DeclarationError(

@@ -129,7 +129,9 @@ def declare_global_table(
                 "that one"
             )
         if declared.name == called:
-            raise DeclarationError(f"global table {called}: the name is taken; give name=")
+            raise DeclarationError(
+                f"global table {called}: another function or table has this name; give name="
+            )
     decoder_for(value_type, layout, f"value of global table {called}")
     decoder_for(key_type, layout, f"key of global table {called}")
     return TableDeclaration(

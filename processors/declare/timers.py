@@ -97,14 +97,14 @@ def declare_timer(
     found = next((declared for declared in known if declared.function is owner), None)
     if not isinstance(found, FunctionDeclaration) or timers_of(found) is None:
         raise DeclarationError(
-            f"{called}: {owner!r} is no processor of this application that sets timers; give the "
+            f"{called}: {owner!r} sets no timers in this application; give a declared "
             "function that has a parameter annotated Timers"
         )
     for other in known:
         if isinstance(other, TimerDeclaration) and other.owner is found:
             raise DeclarationError(
-                f"{called}: timers of {found.name} call {other.name} already; tell them apart by "
-                "their names"
+                f"{called}: timers of {found.name} call {other.name} already; let that one "
+                "function distinguish them by the name of the Timer"
             )
     signature = read_signature(function, resources=resources)
     shared = {state.name: state for state in found.states}
@@ -112,9 +112,9 @@ def declare_timer(
         shown = inspect.formatannotation(argument.annotation)
         if argument.kind not in _TAKEN:
             raise DeclarationError(
-                f"{called}: {argument.name}: {shown}: there is no record when a timer comes; it "
-                "takes key, Timer, Timers, Context, rows of tables and the states of the function "
-                "that set it"
+                f"{called}: {argument.name}: {shown}: a timer has no record; its function "
+                "takes key, Timer, Timers, Context, rows of tables and the states of the "
+                "function that set it"
             )
         if argument.kind in (ArgumentKind.STATE, ArgumentKind.TIMERS):
             wanted = next((a for a in found.signature.arguments if a.name == argument.name), None)
@@ -124,8 +124,9 @@ def declare_timer(
                 or (wanted.annotation != argument.annotation)
             ):
                 raise DeclarationError(
-                    f"{called}: {argument.name}: {shown}: it shares the states of {found.name}: "
-                    f"{', '.join(shared)}; use one of these names and its annotation"
+                    f"{called}: {argument.name}: {shown}: a timer's function has the states of "
+                    f"{found.name}: {', '.join(shared)}; use one of these names and its "
+                    "annotation"
                 )
         if argument.kind is ArgumentKind.KEY:
             decoder_for(argument.annotation, common.format, f"key of {called}")

@@ -230,20 +230,25 @@ def _signature(called: str, function: Callable[..., object], fold: Ready | None)
         )
     signature = read_signature(function, pair=_PAIR if fold is None else None)
     if signature.is_async:
-        raise DeclarationError(f"{called} is async; a fold must be a plain function")
+        raise DeclarationError(
+            f"{called} is async; an aggregate must be a plain function: write def in "
+            "place of async def"
+        )
     for argument in signature.arguments:
         if argument.kind not in _TAKEN:
             raise DeclarationError(
                 f"{called}: {argument.name}: "
-                f"{inspect.formatannotation(argument.annotation)}: a fold keeps all that it knows "
-                "in its accumulator; it takes a value, key, headers, Window and rows of tables"
+                f"{inspect.formatannotation(argument.annotation)}: an aggregate has no state "
+                "but its accumulator; it takes a value, key, headers, Window and rows of "
+                "tables"
             )
         if argument.keyword_only:
             raise DeclarationError(
-                f"{called}: {argument.name}: a fold takes no keyword-only parameters; leave out *"
+                f"{called}: {argument.name}: an aggregate takes no keyword-only parameters; "
+                "leave out *"
             )
     if not any(argument.kind is ArgumentKind.VALUE for argument in signature.arguments):
-        raise DeclarationError(f"{called} takes no value; add a parameter for it")
+        raise DeclarationError(f"{called} takes no value; add a parameter for the value")
     return signature
 
 
@@ -258,7 +263,7 @@ def _make_fold(
         raise DeclarationError(f"{called}: merge={merge!r}: must be a function of two accumulators")
     if merge is not None and not (ready is None and isinstance(window, Session)):
         raise DeclarationError(
-            f"{called}: merge= joins the accumulators of two sessions; leave it out"
+            f"{called}: merge= is for Session windows, as only sessions are joined; leave it out"
         )
     if ready is None and merge is None and isinstance(window, Session):
         raise DeclarationError(

@@ -303,9 +303,10 @@ def _check_overlap(topology: Topology) -> None:
         ]
         if overlapping and ordered:
             raise DeclarationError(
-                f"{', '.join(overlapping)}: concurrency= beside {', '.join(ordered)}: windows, "
-                "joins and timers share a stream time over all keys and take records in their "
-                "order; let one write a topic (to=) and the other read it"
+                f"{', '.join(overlapping)}: concurrency= cannot be used with "
+                f"{', '.join(ordered)} on the same records: windows, joins and timers need "
+                "the records of all keys in order; let one write to a topic (to=) and the "
+                "other read it"
             )
 
 
@@ -324,7 +325,8 @@ def _check_batches(topology: Topology) -> None:
                     what = ", ".join(others or part.input_topics)
                     raise DeclarationError(
                         f"{node.name}: batch= needs one topic for itself, without other functions "
-                        f"on it or on its tables: {what}; let it write a topic, or leave out batch="
+                        f"on it or on its tables: {what}; let it write to a topic and read that, "
+                        "or leave out batch="
                     )
 
 
@@ -361,9 +363,9 @@ def _check_rings(topology: Topology) -> None:
             topic = ahead.pop()
             if topic == start:
                 raise DeclarationError(
-                    f"what {topology.app} reads from {start!r} comes back to it through to= and "
-                    "would go round for ever; where it ends by itself, leave out to= and return "
-                    f"Output(value, topic={start!r})"
+                    f"{topology.app}: to= leads from input topic {start!r} back to it, so its "
+                    "records would be processed for ever; if your functions stop by themselves, "
+                    f"leave out to= and return Output(value, topic={start!r})"
                 )
             if topic not in seen:
                 seen.add(topic)

@@ -45,7 +45,10 @@ def to_record_batch(
     import pyarrow as pa
 
     if None in values:
-        raise DeserializationError(f"a value of {what} is None (a tombstone): it has no columns")
+        raise DeserializationError(
+            f"a value of {what} is None (a tombstone), which has no columns; use "
+            "list[... | None] to receive tombstones"
+        )
     present = cast("Sequence[bytes]", values)
     try:
         if format is Format.JSON:
@@ -54,7 +57,9 @@ def to_record_batch(
         return pa.RecordBatch.from_pylist([decode(value) for value in present], schema=schema)
     except (pa.ArrowException, msgspec.MsgspecError, ValueError, TypeError) as error:
         remark = format_remark(bytes(present[0]), format.value, "declare the other format=")
-        raise DeserializationError(f"values of {what} are no columns: {error}{remark}") from error
+        raise DeserializationError(
+            f"values of {what} cannot be read as columns: {error}{remark}"
+        ) from error
 
 
 def _from_json(values: Sequence[bytes], schema: pa.Schema | None) -> pa.RecordBatch:

@@ -96,7 +96,8 @@ class FunctionWork:
                 raise
             # As an exception of the handler it follows the policy, like any other.
             raise HandlerCancelledError(
-                f"{self.name}: something that the handler awaited was cancelled"
+                f"{self.name}: something cancelled what the handler awaited; catch "
+                "asyncio.CancelledError there"
             ) from error
 
     def _invoke(self, frame: Frame, stores: Stores) -> object:

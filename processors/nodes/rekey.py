@@ -40,7 +40,10 @@ class RekeyWork(PlainWork):
             value = self._decode(cast("bytes | None", value))
         key = self._encode(self._key_of(value))
         if key is None:
-            raise StateKeyError(f"{self.name}: key= gave None; give a key, or filter such records")
+            raise StateKeyError(
+                f"{self.name}: key= gave None; return a key, or filter such records out in "
+                "another processor first"
+            )
         data = self._encode(item.value)
         check_size(self.name, data, key, self._bytes_max)
         frame.outputs.append((self._lane, data, key, item.timestamp_ms, tuple(item.headers), None))

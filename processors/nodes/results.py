@@ -29,7 +29,9 @@ def _check_output(output: Output) -> None:
     to_headers(output.headers)
     partition = output.partition
     if partition is not None and (not isinstance(partition, int) or partition < 0):
-        raise UndeliverableOutputError(f"partition={partition!r}: must be a number from 0 on")
+        raise UndeliverableOutputError(
+            f"partition={partition!r}: must be a whole number, 0 or more"
+        )
     if output.timestamp_ms is not None:
         check_timestamp(output.timestamp_ms)
 

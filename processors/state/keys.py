@@ -47,7 +47,7 @@ def pack_int(value: int) -> bytes:
         StateValueError: The integer is out of range.
     """
     if not -_TOP <= value < _TOP:
-        raise StateValueError(f"{value} in a key: must be from -2^63 to 2^63 - 1")
+        raise StateValueError(f"{value} in a key: must be a whole number from -2^63 to 2^63 - 1")
     return (value + _TOP).to_bytes(8)
 
 

@@ -115,7 +115,9 @@ def open_map(
     try:
         lock = try_lock(path.with_name(path.name + ".lock"))
     except OSError as error:
-        raise StateDirectoryError(f"state directory {path}: {error}; set state_dir") from error
+        raise StateDirectoryError(
+            f"state directory {path}: {error}; set state_dir to a directory that can be written"
+        ) from error
     if lock is None:
         return None
     try:
@@ -126,7 +128,9 @@ def open_map(
         found.begin_use(now_ms)
     except (OSError, lmdb.Error) as error:
         lock.close()
-        raise StateDirectoryError(f"state {path}: {error}; set state_dir") from error
+        raise StateDirectoryError(
+            f"state {path}: {error}; set state_dir to a directory that can be written"
+        ) from error
     except BaseException:
         lock.close()
         raise

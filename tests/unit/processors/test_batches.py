@@ -289,13 +289,13 @@ def good(values: list[bytes]) -> list[bytes]: ...  # type: ignore[empty-body]
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (is_async, "without async"),
-        (with_state, "seen belongs to one record"),
-        (with_context, "context belongs to one record"),
-        (with_record, "record belongs to one record"),
+        (is_async, "batch= needs a plain function"),
+        (with_state, "seen belongs to a single record"),
+        (with_context, "context belongs to a single record"),
+        (with_record, "record belongs to a single record"),
         (single, r"value as a list: annotate it with list"),
         (bare, r"values as a list"),
-        (keys_as_columns, "keys are no columns"),
+        (keys_as_columns, "a key has no columns"),
     ],
 )
 def test_what_cannot_be_filled_is_refused(function: object, message: str) -> None:
@@ -305,7 +305,7 @@ def test_what_cannot_be_filled_is_refused(function: object, message: str) -> Non
 
 @pytest.mark.parametrize("batch", [0, -1, 1.5, True, "9", 10**7])
 def test_wrong_size_is_refused(batch: object) -> None:
-    with pytest.raises(DeclarationError, match=r"batch=.*must be a number from 1"):
+    with pytest.raises(DeclarationError, match=r"batch=.*must be a whole number from 1"):
         App("a").processor("in", batch=batch)(good)  # type: ignore[arg-type]
 
 
@@ -318,5 +318,5 @@ def test_batches_need_a_topic_for_themselves() -> None:
         app.processor(good)(single)
     with pytest.raises(DeclarationError, match=r"batch= needs one topic for itself.*b, c"):
         App("a").processor(["b", "c"], batch=10)(good)
-    with pytest.raises(DeclarationError, match=r"batch= needs a topic; good gives"):
+    with pytest.raises(DeclarationError, match=r"batch= takes records of a topic, but good gives"):
         app.processor(good, batch=10, name="again")(good)

@@ -116,7 +116,7 @@ def test_refused() -> None:
     refused(lambda app: app.global_table("a/b", Country), "use 1 to 100 characters")
     refused(lambda app: app.global_table("a", Country).by(3), "must be a function")  # type: ignore[arg-type]
     refused(lambda app: app.processor(app.global_table("a", str))(see), "gives no records")
-    refused(lambda app: app.processor("in", to="o")(see), "not one of this application")
+    refused(lambda app: app.processor("in", to="o")(see), "belongs to another application")
     refused(
         lambda app: app.join("in", app.global_table("a", str), to="o")(see), "a value of each side"
     )

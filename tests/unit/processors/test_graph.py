@@ -73,10 +73,10 @@ def test_branches_are_part_of_the_topology() -> None:
 @pytest.mark.parametrize(
     ("branches", "message"),
     [
-        (["a"], "must be topics by the names"),
-        ({"a": 1}, "must be topics by the names"),
+        (["a"], "must be a dictionary of topics"),
+        ({"a": 1}, "must be a dictionary of topics"),
         ({"a": "in"}, "branch 'a': what it sends to its own input topic 'in'"),
-        ({"a": "x/y"}, "branch 'a': to='x/y' names no topic"),
+        ({"a": "x/y"}, "branch 'a': to='x/y' is no valid name of a topic"),
     ],
 )
 def test_branches_that_cannot_work(branches: object, message: str) -> None:
@@ -157,7 +157,9 @@ def test_results_go_only_where_they_fit() -> None:
         app.processor(numbers)(text)
     app.processor(numbers)(number)
     app.processor(numbers)(anything)
-    with pytest.raises(DeclarationError, match=r"topic=.* names no topic, and is no function"):
+    with pytest.raises(
+        DeclarationError, match=r"topic=.*must be a topic, a list of topics, or a function"
+    ):
         app.processor(text)(number)
 
 
@@ -182,7 +184,7 @@ def test_rings_through_declared_outputs_are_refused() -> None:
     def there(value: str) -> str:
         return value
 
-    with pytest.raises(DeclarationError, match="comes back to it through to="):
+    with pytest.raises(DeclarationError, match="leads from input topic"):
 
         @app.processor("b", to="a")
         def back(value: str) -> str:

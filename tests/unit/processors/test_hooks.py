@@ -164,8 +164,8 @@ def first() -> Database:
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (text, "text gives str: annotate a class"),
-        (untyped, "untyped gives .*annotate a class"),
+        (text, "text gives str: .*annotate the return type with a class"),
+        (untyped, "untyped gives .*annotate the return type with a class"),
         (needs, "session: no startup function that is declared before gives .*Session; there are"),
         (first, "another startup function gives .*Database already"),
     ],

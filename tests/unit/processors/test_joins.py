@@ -297,7 +297,7 @@ async def waiting(left: int, right: int) -> int:
     ("function", "options", "message"),
     [
         (both, {"right": "left"}, "left and right are both 'left'"),
-        (both, {"right": both}, "right=<function both.*join topics, functions that are"),
+        (both, {"right": both}, "right=<function both.*must be a topic, or a function that"),
         (both, {"within": None}, "within= is missing"),
         (both, {"within": 5}, "within=5: must be a timedelta"),
         (both, {"grace": 5}, "grace=5: must be a timedelta"),
@@ -307,7 +307,7 @@ async def waiting(left: int, right: int) -> int:
         (both, {"to": "right"}, "own input topic 'right'"),
         (both, {"late": "left"}, "late records in the input topic"),
         (one, {}, "a join takes a value of each side; this takes left"),
-        (with_state, {}, "a join takes both values and key"),
+        (with_state, {}, "function takes the two values and key only"),
         (waiting, {}, "is async"),
     ],
 )
@@ -320,13 +320,13 @@ def test_joins_of_tables_that_cannot_work() -> None:
     app = App("shop")
     a, b = app.table("a", int), app.table("b", int)
     other = App("other").table("c", int)
-    with pytest.raises(DeclarationError, match="within= is of joins of streams"):
+    with pytest.raises(DeclarationError, match="within= is for joins of two streams"):
         app.join(a, b, within=milliseconds(1), to="out")(both)
     with pytest.raises(DeclarationError, match="both table 'a'"):
         app.join(a, a, to="out")(both)
-    with pytest.raises(DeclarationError, match="table 'c' is not one of this application"):
+    with pytest.raises(DeclarationError, match="table 'c' belongs to another application"):
         app.join(a, other, to="out")(both)
-    with pytest.raises(DeclarationError, match="a table stands on the right of a stream"):
+    with pytest.raises(DeclarationError, match="give the stream as left and the table as right"):
         app.join(b, "x", to="out")(both)
 
 

@@ -452,7 +452,7 @@ def test_refused_lookups() -> None:
         def g(value: int, seen: State[int]) -> int: ...
 
     refused(no_list, r"price: write Annotated\[list\[.*Price \| None\], ...\]")
-    refused(columns, r"by\(\) needs single values; take the values as list")
+    refused(columns, r"by\(\) needs each value as an object, not columns")
     refused(by_nothing, r"by\(\) needs a parameter for the value")
     refused(beside, "batch= needs one topic for itself")
 
@@ -487,18 +487,18 @@ def test_refused_joins() -> None:
     def bare(left, right: int) -> int: ...  # type: ignore[no-untyped-def]
 
     within = milliseconds(5)
-    refused(join("all", "orders"), "a table stands on the right")
-    refused(join("by", "table"), "a table stands on the right")
-    refused(join("table", "all"), "of two tables neither is global")
-    refused(join("table", "orders"), "a table stands on the right")
+    refused(join("all", "orders"), "the stream as left and the table as right")
+    refused(join("by", "table"), "the stream as left and the table as right")
+    refused(join("table", "all"), "a global table cannot be joined with a table")
+    refused(join("table", "orders"), "the stream as left and the table as right")
     refused(join("orders", "all", kind="outer", function=optional), "write 'left'")
-    refused(join("orders", "all", within=within), "within= is of joins of streams")
+    refused(join("orders", "all", within=within), "within= is for joins of two streams")
     refused(join("orders", "all", kind="left"), r"right: int: kind='left'")
     refused(join("words", "all"), "takes left: int, but words gives str")
     refused(join("words", "orders", within=within), "takes left: int, but words gives str")
     refused(join("numbers", "numbers", within=within), "left and right are both")
     refused(join("numbers", "orders", within=within, function=bare), "annotate left")
-    refused(join("numbers", 3, within=within), "right=3: join topics, functions")
+    refused(join("numbers", 3, within=within), "right=3: must be a topic, or a function")
     join("numbers", "by")(App("right"))
     join("orders", "table")(App("right"))
 

@@ -601,13 +601,15 @@ def test_what_cannot_overlap_is_refused_with_the_remedy() -> None:
     async def one(value: int) -> int:
         return value
 
-    with pytest.raises(DeclarationError, match=r"no async function; declare it with async def"):
+    with pytest.raises(
+        DeclarationError, match=r"only calls of async functions overlap; declare it with async def"
+    ):
         declares_on(App("a"), concurrency=2)(blocking)
-    with pytest.raises(DeclarationError, match=r"timers share a stream time"):
+    with pytest.raises(DeclarationError, match=r"timers need the records of all keys in order"):
         declares_on(App("a"), concurrency=2)(timing)
     with pytest.raises(DeclarationError, match=r"concurrency= and batch= cannot be combined"):
         declares_on(App("a"), concurrency=2, batch=10)(one)
-    with pytest.raises(DeclarationError, match=r"aggregate takes the records of all keys"):
+    with pytest.raises(DeclarationError, match=r"aggregate needs the records of all keys"):
         App("a").aggregate("in", window=Tumbling(minutes(1)), concurrency=2)  # type: ignore[call-arg]
     app = App("a")
     app.processor("in", concurrency=2)(one)
@@ -615,9 +617,13 @@ def test_what_cannot_overlap_is_refused_with_the_remedy() -> None:
     def total(value: int, sum_: int = 0) -> int:
         return sum_ + value
 
-    with pytest.raises(DeclarationError, match=r"one: concurrency= beside total: .* write a topic"):
+    with pytest.raises(
+        DeclarationError, match=r"one: concurrency= cannot be used with total .* write to a topic"
+    ):
         app.aggregate(one, window=Tumbling(minutes(1)), to="sums")(total)
-    with pytest.raises(DeclarationError, match=r"one: concurrency= beside total: .* write a topic"):
+    with pytest.raises(
+        DeclarationError, match=r"one: concurrency= cannot be used with total .* write to a topic"
+    ):
         app.aggregate("in", window=Tumbling(minutes(1)), to="sums")(total)
 
 

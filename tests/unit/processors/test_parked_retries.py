@@ -282,14 +282,14 @@ def test_declarations() -> None:
         declare(step, park=True)
     with pytest.raises(DeclarationError, match=r"must be True, or Parking\(...\)"):
         declare(step, park=5, retries=1)
-    with pytest.raises(DeclarationError, match="park= keeps a state named 'parked'"):
+    with pytest.raises(DeclarationError, match="park= makes a state named 'parked'"):
         declare(named, park=True, retries=1)
     with pytest.raises(DeclarationError, match="concurrency= and park= cannot be combined"):
         declare(waiting, park=True, retries=1, concurrency=4)
     with pytest.raises(DeclarationError, match="park= and batch= cannot be combined"):
         declare(step, park=True, retries=1, batch=10)
     app = declare(step)
-    with pytest.raises(DeclarationError, match="takes the results of another processor"):
+    with pytest.raises(DeclarationError, match="takes results of another processor"):
         app.processor(step, to="more", name="behind", park=True, retries=1)(step)
     with pytest.raises(ConfigError, match="records_max"):
         Parking(0)

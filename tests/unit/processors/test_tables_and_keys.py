@@ -344,7 +344,7 @@ def test_declarations_that_cannot_work() -> None:
         return value
 
     for function, options, message in (
-        (wrong_table, {}, "table 'customers' is not one of this application"),
+        (wrong_table, {}, "table 'customers' belongs to another application"),
         (never_missing, {}, r"write Annotated\[.*Customer \| None, ...\]"),
         (wrong_type, {}, "table customers holds .*Customer"),
         (plain, {"key": "customer"}, "key='customer': must be a function of the value"),
@@ -356,5 +356,5 @@ def test_declarations_that_cannot_work() -> None:
         app.table("customers", Customer)
     with pytest.raises(DeclarationError, match="table name 'a b'"):
         app.table("x", Customer, name="a b")
-    with pytest.raises(DeclarationError, match="is no function"):
+    with pytest.raises(DeclarationError, match="cannot be called"):
         customers()

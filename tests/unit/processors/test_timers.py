@@ -200,7 +200,7 @@ def test_timers_of_a_test() -> None:
     timers.cancel("x")
     assert timers.get("x") is None
     for wrong in ({}, {"at": datetime(2024, 1, 1), "after": minutes(1)}):
-        with pytest.raises(EventTimeError, match="give at= or after="):
+        with pytest.raises(EventTimeError, match="give either at= or after="):
             timers.set(**wrong)  # type: ignore[arg-type]
     with pytest.raises(EventTimeError, match="has no zone"):
         timers.set(at=datetime(2024, 1, 1))
@@ -233,11 +233,11 @@ def test_declarations_that_cannot_work() -> None:
     def come(key: str) -> None: ...
 
     cases: list[tuple[object, Callable[..., object], str]] = [
-        (plain, come, "is no processor of this application that sets timers"),
-        (come, come, "is no processor of this application that sets timers"),
-        (watch, wrong_state, "it shares the states of watch: seen, timers"),
-        (watch, other_state, "it shares the states of watch"),
-        (watch, with_value, "there is no record when a timer comes"),
+        (plain, come, "sets no timers in this application"),
+        (come, come, "sets no timers in this application"),
+        (watch, wrong_state, "has the states of watch: seen, timers"),
+        (watch, other_state, "has the states of watch"),
+        (watch, with_value, "a timer has no record"),
     ]
     for owner, function, message in cases:
         with pytest.raises(DeclarationError, match=message):
@@ -250,6 +250,9 @@ def test_declarations_that_cannot_work() -> None:
 
     def several(value: int, one: Timers, two: Timers) -> None: ...
 
-    for function, message in ((comes, "only where @app.timer"), (several, "several Timers")):
+    for function, message in (
+        (comes, "only functions of @app.timer"),
+        (several, "several parameters annotated Timers"),
+    ):
         with pytest.raises(DeclarationError, match=message):
             app.processor("in")(function)

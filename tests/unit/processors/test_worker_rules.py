@@ -750,7 +750,9 @@ def test_task_that_gets_its_inputs_back_knows_what_was_committed_meanwhile(tmp_p
 def test_inputs_of_a_task_need_one_partition_count(tmp_path: Path) -> None:
     world = World(tmp_path, "in", "other")
     world.topics["other"] = TopicFacts(3, "id")
-    with pytest.raises(TopicSetupError, match=r"need one partition count.*in has 1, other has 3"):
+    with pytest.raises(
+        TopicSetupError, match=r"need the same partition count.*in has 1, other has 3"
+    ):
         world.run(merging([]))
 
 
