@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from onceflow.sdk.errors import ConfigError
@@ -49,6 +50,15 @@ def checked_dsn(dsn: str) -> str:
             "'host=... user=... dbname=...'",
         ) from None
     return dsn
+
+
+def has_password(dsn: str) -> bool:
+    """Whether the address of a database holds a password.
+
+    Raises:
+        ConfigError: It cannot be read.
+    """
+    return bool(psycopg.conninfo.conninfo_to_dict(checked_dsn(dsn)).get("password"))
 
 
 def identifier(field: str, name: str) -> Identifier:
@@ -92,6 +102,19 @@ def is_passing(error: Exception) -> bool:
     return str(state)[:2] in _PASSING
 
 
+@dataclass(slots=True, eq=False)
+class Cut:
+    """Whether a connection was cut because its time was over.
+
+    libpq tells of a cut as of a server that has closed the connection; only this tells them apart.
+
+    Attributes:
+        happened: Whether it was.
+    """
+
+    happened: bool = False
+
+
 class _Watch:
     """One thread that cuts connections whose time is over.
 
@@ -101,17 +124,17 @@ class _Watch:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._deadlines: dict[socket.socket, float] = {}
+        self._deadlines: dict[socket.socket, tuple[float, Cut]] = {}
         self._wakes_s = float("inf")
 
     def start(self) -> None:
         """Start the thread."""
         threading.Thread(target=self._run, name="onceflow-postgres", daemon=True).start()
 
-    def add(self, handle: socket.socket, deadline_s: float) -> None:
+    def add(self, handle: socket.socket, deadline_s: float, cut: Cut) -> None:
         """Cut a connection at a time, unless it is removed before."""
         with self._changed:
-            self._deadlines[handle] = deadline_s
+            self._deadlines[handle] = deadline_s, cut
             if deadline_s < self._wakes_s:
                 self._changed.notify()
 
@@ -124,12 +147,14 @@ class _Watch:
         with self._changed:
             while True:
                 now_s = time.monotonic()
-                for handle, deadline_s in list(self._deadlines.items()):
+                for handle, (deadline_s, cut) in list(self._deadlines.items()):
                     if deadline_s <= now_s:
                         del self._deadlines[handle]
+                        cut.happened = True
                         with contextlib.suppress(OSError):
                             handle.shutdown(socket.SHUT_RDWR)
-                self._wakes_s = min(self._deadlines.values(), default=float("inf"))
+                ends = (deadline_s for deadline_s, _ in self._deadlines.values())
+                self._wakes_s = min(ends, default=float("inf"))
                 wait_s = None if not self._deadlines else self._wakes_s - now_s
                 self._changed.wait(wait_s)
 
@@ -147,7 +172,7 @@ def _watch() -> _Watch:
 
 
 @contextlib.contextmanager
-def cut_after(connection: PostgresConnection, limit_ms: int) -> Iterator[None]:
+def cut_after(connection: PostgresConnection, limit_ms: int) -> Iterator[Cut]:
     """Cut a connection when the time is over.
 
     ``statement_timeout`` bounds a server that works. One that is stopped, or a network that loses
@@ -157,14 +182,15 @@ def cut_after(connection: PostgresConnection, limit_ms: int) -> Iterator[None]:
         connection: The connection.
         limit_ms: When to cut it.
     """
+    cut = Cut()
     if connection.closed:
-        yield
+        yield cut
         return
     handle = socket.socket(fileno=os.dup(connection.fileno()))
     watch = _watch()
-    watch.add(handle, time.monotonic() + limit_ms / 1000)
+    watch.add(handle, time.monotonic() + limit_ms / 1000, cut)
     try:
-        yield
+        yield cut
     finally:
         watch.remove(handle)
         handle.close()

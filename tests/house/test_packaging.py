@@ -377,6 +377,7 @@ OPTIONAL = {
     "sdk/schema_registry/protobuf.py": "protobuf",
     "transactions/outbox/inbox.py": "postgres",
     "transactions/outbox/table.py": "postgres",
+    "src/onceflow/cli/relay_prometheus.py": "prometheus",
     "src/onceflow/cli/worker_prometheus.py": "prometheus",
     "transactions/postgres_client.py": "postgres",
     "transactions/sinks/http.py": "http",

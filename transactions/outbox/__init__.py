@@ -5,7 +5,7 @@ messages that a consumer has handled. Needs psycopg 3 (``pip install 'onceflow[p
 """
 
 from onceflow.transactions.outbox.inbox import Inbox
-from onceflow.transactions.outbox.relay import OutboxRelay
+from onceflow.transactions.outbox.relay import OutboxRelay, RelayFigures
 from onceflow.transactions.outbox.table import Outbox, OutboxRowError
 
-__all__ = ["Outbox", "OutboxRelay", "OutboxRowError", "Inbox"]
+__all__ = ["Outbox", "OutboxRelay", "RelayFigures", "OutboxRowError", "Inbox"]

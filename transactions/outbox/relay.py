@@ -19,6 +19,7 @@ import select
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -69,6 +70,30 @@ _LOOK_S = 0.25
 """How soon ``stop`` is obeyed by a relay that waits for rows."""
 
 
+@dataclass(slots=True)
+class RelayFigures:
+    """What a relay has done, for those who watch it from another thread.
+
+    Attributes:
+        is_working: Whether it holds the lock and its producer is made. False while another relay
+            of its name works, and while database or brokers are away.
+        is_standing_by: Whether another relay of its name works.
+        rows: Rows that were sent.
+        batches: Kafka transactions that were committed.
+        failures: How often it began again.
+        error: Why it began again the last time; empty before.
+        beat_s: Monotonic time at which its loop last went round.
+    """
+
+    is_working: bool = False
+    is_standing_by: bool = False
+    rows: int = 0
+    batches: int = 0
+    failures: int = 0
+    error: str = ""
+    beat_s: float = field(default_factory=time.monotonic)
+
+
 class OutboxRelay:
     """Sends the rows of an outbox to topics, each once, in the order of their keys.
 
@@ -112,13 +137,13 @@ class OutboxRelay:
         observer: Observer | None = None,
         **settings: Unpack[ClientKeywords],
     ) -> None:
-        for field, value in (
+        for setting, value in (
             ("batch_rows", batch_rows),
             ("batch_bytes", batch_bytes),
             ("poll_interval_ms", poll_interval_ms),
         ):
             if value <= 0:
-                raise ConfigError(field, value, "must be positive")
+                raise ConfigError(setting, value, "must be positive")
         if failover_ms < 2 * poll_interval_ms:
             remedy = f"must be at least twice poll_interval_ms ({poll_interval_ms})"
             raise ConfigError("failover_ms", failover_ms, remedy)
@@ -138,6 +163,7 @@ class OutboxRelay:
         self._producer: Producer | None = None
         self._notified = False
         self._fences = FenceWatch(60.0, limit=3)
+        self.figures: RelayFigures = RelayFigures()
 
     # Life ----------------------------------------------------------------------------------
 
@@ -176,24 +202,33 @@ class OutboxRelay:
             KafkaError: The brokers refuse what will not be right by itself, such as a missing
                 topic or right.
         """
-        sent, failures = 0, 0
+        sent, failures, figures = 0, 0, self.figures
         while not self._stopping.is_set():
+            figures.beat_s = time.monotonic()
             try:
-                if self._producer is None and not self._take_over():
+                if self._producer is None:
+                    figures.is_working = self._take_over()
+                    figures.is_standing_by = not figures.is_working
+                if figures.is_standing_by:
                     self._wait()
                     continue
                 batch = self._relay_batch()
                 if not batch and not until_empty:
                     self._wait()
             except (KafkaError, psycopg.Error) as error:
+                figures.is_working = figures.is_standing_by = False
+                figures.error = " ".join(str(error).split())
                 self._let_go(timeout_ms=1_000)
                 self._check_passing(error)
                 failures += 1
+                figures.failures += 1
                 logger.warning("relay %s begins again: %s", self._name, error)
                 self._stopping.wait(min(0.1 * 2.0 ** min(failures, 10), _LONGEST_PAUSE_S))
                 continue
             failures = 0
             sent += batch
+            figures.rows += batch
+            figures.batches += batch > 0
             if not batch and until_empty:
                 break
         return sent

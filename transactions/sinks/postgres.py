@@ -21,6 +21,7 @@ from onceflow.transactions.outbox.inbox import Inbox
 from onceflow.transactions.postgres_client import (
     SQL,
     Composed,
+    Cut,
     Identifier,
     Literal,
     PostgresConnection,
@@ -268,8 +269,8 @@ class Postgres:
     @contextlib.contextmanager
     def _transaction(self, limit_ms: int) -> Iterator[PostgresConnection]:
         connection = self._connected()
-        with cut_after(connection, limit_ms):
-            with self._told(connection, limit_ms):
+        with cut_after(connection, limit_ms) as cut:
+            with self._told(connection, limit_ms, cut):
                 with self._steps("begin"):
                     connection.execute(SQL(_BEGIN).format(Literal(limit_ms)))
                 yield connection
@@ -277,11 +278,13 @@ class Postgres:
                 with self._steps("commit"):
                     done = connection.execute("COMMIT").statusmessage
             except Exception as error:
-                raise self._commit_failure(connection, error) from error
+                raise self._commit_failure(connection, error, cut) from error
         if done != "COMMIT":
             raise SinkUnavailableError(f"{self._name}: the server answered {done} to COMMIT")
 
-    def _commit_failure(self, connection: PostgresConnection, error: Exception) -> Exception:
+    def _commit_failure(
+        self, connection: PostgresConnection, error: Exception, cut: Cut
+    ) -> Exception:
         """Return the error for a COMMIT that failed: the server refused it, or did not answer."""
         state = getattr(error, "sqlstate", None)
         if isinstance(error, psycopg.errors.IntegrityError):
@@ -291,27 +294,25 @@ class Postgres:
             )
         if state is not None and state[:2] not in ("08", "57"):
             self._undo(connection)
-            return self._unavailable(error, self._timeout_ms)
-        return SinkOutcomeUnknownError(f"{self._name}: COMMIT failed: {_line(error)}")
+            return self._unavailable(error, self._timeout_ms, cut)
+        return SinkOutcomeUnknownError(f"{self._name}: COMMIT failed: {_told_by(error, cut)}")
 
     @contextlib.contextmanager
     def _bounded(self, connection: PostgresConnection) -> Iterator[None]:
         """Bound statements that are not one transaction, and tell their errors by ours."""
-        with (
-            cut_after(connection, self._timeout_ms),
-            self._told(connection, self._timeout_ms),
-        ):
+        limit_ms = self._timeout_ms
+        with cut_after(connection, limit_ms) as cut, self._told(connection, limit_ms, cut):
             yield
 
     @contextlib.contextmanager
-    def _told(self, connection: PostgresConnection, limit_ms: int) -> Iterator[None]:
+    def _told(self, connection: PostgresConnection, limit_ms: int, cut: Cut) -> Iterator[None]:
         """Undo the transaction after an error, and tell errors of the driver by ours."""
         try:
             yield
         except psycopg.Error as error:
             self._undo(connection)
             if is_passing(error):
-                raise self._unavailable(error, limit_ms) from error
+                raise self._unavailable(error, limit_ms, cut) from error
             raise ConfigError(
                 "table",
                 self._name,
@@ -327,10 +328,10 @@ class Postgres:
             if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
                 connection.execute("ROLLBACK")
 
-    def _unavailable(self, error: Exception, limit_ms: int) -> SinkUnavailableError:
+    def _unavailable(self, error: Exception, limit_ms: int, cut: Cut) -> SinkUnavailableError:
         return SinkUnavailableError(
-            f"{self._name}: {_line(error)} (limit {limit_ms} ms); nothing was stored. If other "
-            "transactions hold the table for long, raise timeout_ms, or revoke_budget_ms for "
+            f"{self._name}: {_told_by(error, cut)} (limit {limit_ms} ms); nothing was stored. If "
+            "other transactions hold the table for long, raise timeout_ms, or revoke_budget_ms for "
             "commits within a rebalance"
         )
 
@@ -451,6 +452,11 @@ def _listed(names: Iterable[str]) -> Composed:
 def _columns(partitions: Iterable[TopicPartition]) -> tuple[list[str], list[int]]:
     found = list(partitions)
     return [tp.topic for tp in found], [tp.partition for tp in found]
+
+
+def _told_by(error: Exception, cut: Cut) -> str:
+    """Return the cause of an error: for a connection that was cut here, that."""
+    return "no answer in time; the connection was cut" if cut.happened else _line(error)
 
 
 def _line(error: Exception) -> str:

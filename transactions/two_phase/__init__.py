@@ -3,8 +3,20 @@
 Needs psycopg 3 (``pip install 'onceflow[postgres]'``).
 """
 
-from onceflow.transactions.two_phase.decisions import Decisions, resolve_in_doubt
+from onceflow.transactions.two_phase.decisions import (
+    Decisions,
+    InDoubt,
+    list_in_doubt,
+    resolve_in_doubt,
+)
 from onceflow.transactions.two_phase.errors import ParticipantError
 from onceflow.transactions.two_phase.session import TwoPhaseSession
 
-__all__ = ["TwoPhaseSession", "Decisions", "resolve_in_doubt", "ParticipantError"]
+__all__ = [
+    "TwoPhaseSession",
+    "Decisions",
+    "InDoubt",
+    "list_in_doubt",
+    "resolve_in_doubt",
+    "ParticipantError",
+]

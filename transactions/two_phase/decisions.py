@@ -12,8 +12,12 @@ import contextlib
 import hashlib
 import logging
 import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import cast
 
-from onceflow.sdk import Admin, ClientSettings, NewTopic, Producer
+from onceflow.sdk import Admin, ClientSettings, Consumer, ConsumerConfig, NewTopic, Producer
 from onceflow.sdk.errors import TopicAlreadyExistsError
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.settings.sources import ClientSource
@@ -29,6 +33,11 @@ from onceflow.transactions.postgres_client import (
 logger: logging.Logger = logging.getLogger("onceflow.transactions.two_phase")
 
 TOPIC = "onceflow-decisions"
+_PREFIX = "onceflow-"
+_LISTED = """
+SELECT gid, prepared, owner FROM pg_prepared_xacts
+WHERE database = current_database() AND starts_with(gid, %s) ORDER BY prepared
+"""
 _IN_DOUBT = """
 SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, %s)
 """
@@ -44,8 +53,7 @@ class Decisions:
     """
 
     def __init__(self, transactional_id: str, clients: ClientSettings, topic: str = TOPIC) -> None:
-        digest = hashlib.sha256(transactional_id.encode()).hexdigest()[:32]
-        self.prefix: str = f"onceflow-{digest}-"
+        self.prefix: str = _prefix_of(transactional_id)
         self.key: bytes = transactional_id.encode()
         self.partition: TopicPartition = TopicPartition(topic, 0)
         self._clients = clients
@@ -73,19 +81,27 @@ class Decisions:
         in_doubt = [gid for (gid,) in connection.execute(_IN_DOUBT, (self.prefix,))]
         if not in_doubt:
             return {}
-        config = self._clients.consumer(
-            isolation_level="read_committed",
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            key_deserializer=None,
-            value_deserializer=None,
-        )
-        note = latest_note(config, self.partition, self.key)
+        note = latest_note(_reading(self._clients), self.partition, self.key)
         decided = {gid: note is not None and gid.encode() == note for gid in in_doubt}
         for gid, commit in decided.items():
             logger.warning("%s: %s is %s", self.key, gid, "committed" if commit else "rolled back")
             finish(connection, gid, commit)
         return decided
+
+
+def _prefix_of(transactional_id: str) -> str:
+    digest = hashlib.sha256(transactional_id.encode()).hexdigest()[:32]
+    return f"{_PREFIX}{digest}-"
+
+
+def _reading(clients: ClientSettings) -> ConsumerConfig:
+    return clients.consumer(
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        key_deserializer=None,
+        value_deserializer=None,
+    )
 
 
 def finish(connection: PostgresConnection, gid: str, commit: bool) -> None:
@@ -99,6 +115,80 @@ def finish(connection: PostgresConnection, gid: str, commit: bool) -> None:
     text = SQL("COMMIT PREPARED {}" if commit else "ROLLBACK PREPARED {}")
     with contextlib.suppress(psycopg.errors.UndefinedObject):
         connection.execute(text.format(Literal(gid)))
+
+
+@dataclass(frozen=True, slots=True)
+class InDoubt:
+    """A transaction that a session has prepared in the database and not finished yet.
+
+    Attributes:
+        gid: Its name in the database.
+        transactional_id: Whose it is; None if neither brokers nor decision log know the id.
+        prepared_at: When it was prepared, by the database's clock.
+        owner: The database's user.
+        decided: Whether the decision log says that it is to be committed. False is final only
+            when the transactional id is fenced: its process may live and commit.
+    """
+
+    gid: str
+    transactional_id: str | None
+    prepared_at: datetime
+    owner: str
+    decided: bool
+
+
+def list_in_doubt(
+    dsn: str,
+    *,
+    client: ClientSource | None = None,
+    transactional_ids: Iterable[str] = (),
+    topic: str = TOPIC,
+) -> list[InDoubt]:
+    """List what is prepared in a database; change nothing and fence nobody.
+
+    A transaction that is being committed at the moment is listed too.
+
+    Args:
+        dsn: Address of the database.
+        client: Settings of the Kafka clients.
+        transactional_ids: Ids that the brokers may have forgotten.
+        topic: The decision log.
+
+    Returns:
+        The oldest first.
+    """
+    clients = ClientSettings.of(client)
+    with connected(dsn, timeout_ms=10_000) as connection:
+        found = connection.execute(_LISTED, (_PREFIX,)).fetchall()
+    if not found:
+        return []
+    with Admin(config=clients.admin()) as admin:
+        ids = {each.transactional_id for each in admin.list_transactions()}
+        has_log = topic in admin.list_topics()
+    notes = _all_notes(_reading(clients), TopicPartition(topic, 0)) if has_log else {}
+    names = {_prefix_of(name): name for name in {*transactional_ids, *ids, *notes}}
+    listed = []
+    for gid, prepared_at, owner in found:
+        name = names.get(gid.rpartition("-")[0] + "-")
+        decided = name is not None and notes.get(name) == gid
+        listed.append(InDoubt(gid, name, prepared_at, owner, decided))
+    return listed
+
+
+def _all_notes(config: ConsumerConfig, partition: TopicPartition) -> Mapping[str, str]:
+    """The latest committed note of each transactional id."""
+    notes: dict[str, str] = {}
+    with Consumer(config=config) as consumer:
+        consumer.assign([partition])
+        end = consumer.end_offsets([partition])[partition]
+        consumer.seek_to_beginning([partition])
+        while consumer.position(partition) < end:
+            for records in consumer.poll(1_000).values():
+                for record in records:
+                    key, value = cast("bytes | None", record.key), cast("bytes", record.value)
+                    if key and value:
+                        notes[key.decode(errors="replace")] = value.decode(errors="replace")
+    return notes
 
 
 def resolve_in_doubt(

@@ -21,6 +21,7 @@ from onceflow.cli.base import Group
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "broker": ("onceflow.broker_lite.daemon.commands", "Start the bundled broker."),
     "run": ("onceflow.cli.run", "Run a processor app (MODULE:APP)."),
+    "relay": ("onceflow.cli.relay", "Send the rows of an outbox in PostgreSQL to topics."),
     "topics": ("onceflow.cli.topics", "List, create, describe, alter and delete topics."),
     "groups": ("onceflow.cli.groups", "Show groups and their lag, reset their offsets."),
     "produce": ("onceflow.cli.produce", "Send lines, JSON records or files to a topic."),

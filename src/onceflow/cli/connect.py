@@ -23,7 +23,9 @@ POLL_MS: Final = 200
 """Longest wait of a poll; after each, a command looks whether it has reached the end."""
 SLOT_VARIABLE: Final = "ONCEFLOW_SLOT"
 """The slot of the worker that ``onceflow run`` runs."""
-SWITCHES: Final = frozenset({"ONCEFLOW_CONFIG", "ONCEFLOW_PROFILE", SLOT_VARIABLE})
+DSN_VARIABLE: Final = "ONCEFLOW_DSN"
+"""The database of commands that connect to one."""
+SWITCHES: Final = frozenset({"ONCEFLOW_CONFIG", "ONCEFLOW_PROFILE", SLOT_VARIABLE, DSN_VARIABLE})
 """Variables of the command line itself, which are not settings of clients."""
 REGISTRY_PREFIX: Final = "ONCEFLOW_SCHEMA_REGISTRY_"
 """Beginning of variables that are settings of a schema registry's client."""

@@ -173,7 +173,7 @@ def run(
     """
     if threads and workers == 1:
         raise click.UsageError("--threads: there is one worker; give --workers 2 or more")
-    _log(as_json, verbose)
+    log_to_stderr(as_json, verbose)
     if reloads:
         if workers > 1:
             raise click.UsageError(f"--reload and --workers {workers}: it is for one worker")
@@ -219,7 +219,13 @@ def _configured(app: App, connection: Connection, state_dir: Path | None, slot: 
     return app
 
 
-def _log(as_json: bool, verbose: bool) -> None:
+def log_to_stderr(as_json: bool, verbose: bool) -> None:
+    """Log warnings, or more, as text or as lines of JSON.
+
+    Args:
+        as_json: Whether as JSON.
+        verbose: Whether what happens is told too.
+    """
     level = logging.INFO if verbose else logging.WARNING
     if as_json:
         log_as_json(level)

@@ -1,4 +1,5 @@
-"""The commands ``onceflow txns``: list, describe, find hanging ones, fence, abort."""
+"""The commands ``onceflow txns``: list, describe, find hanging ones, fence, abort, and finish what
+two-phase commits have left in doubt."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import click
 
 from onceflow.cli.base import Failure, Group
 from onceflow.cli.connect import Connection, connected
+from onceflow.cli.database import with_database
 from onceflow.cli.output import json_option, print_json, print_rows
 from onceflow.cli.values import partition_of
 
@@ -183,3 +185,71 @@ def abort(
         print_json(shown)
     else:
         print_rows([shown], ["partition", "producer_id", "producer_epoch", "start_offset"])
+
+
+@txns.command("in-doubt", epilog="Example: onceflow txns in-doubt --dsn postgresql:///shop")
+@with_database
+@click.option("--id", "ids", multiple=True, help="A transactional id that brokers have forgotten.")
+@json_option
+@connected
+def in_doubt(connection: Connection, ids: tuple[str, ...], dsn: str, as_json: bool) -> None:
+    """List what two-phase commits have prepared in a database and not finished.
+
+    It holds its locks until its session starts again, or txns resolve finishes it. DECISION is
+    commit where the decision log names it; else its process may live and still commit. Only the
+    transactions of the database in the address are listed.
+    """
+    from onceflow.transactions.two_phase import list_in_doubt
+
+    found = list_in_doubt(dsn, client=connection.settings, transactional_ids=ids)
+    rows = [
+        {
+            "gid": each.gid,
+            "transactional_id": each.transactional_id,
+            "prepared_at": each.prepared_at.isoformat(timespec="milliseconds"),
+            "owner": each.owner,
+            "decision": "commit" if each.decided else None,
+        }
+        for each in found
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ["gid", "transactional_id", "prepared_at", "owner", "decision"]
+    print_rows(rows, columns, "nothing is in doubt")
+    if rows:
+        known = sorted({str(row["transactional_id"]) for row in rows if row["transactional_id"]})
+        step = f"onceflow txns resolve {known[0]}" if known else "onceflow txns in-doubt --id ID"
+        click.echo(f"Next: {step}", err=True)
+
+
+@txns.command("resolve", epilog="Example: onceflow txns resolve bank-0 --dsn postgresql:///shop")
+@click.argument("ids", metavar="[TRANSACTIONAL_ID...]", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="All that txns in-doubt lists with an id.")
+@with_database
+@json_option
+@connected
+def resolve(
+    connection: Connection, ids: tuple[str, ...], every: bool, dsn: str, as_json: bool
+) -> None:
+    """Finish what two-phase commits have prepared, as the decision log says.
+
+    The transactional id is fenced first, so that the decision is final: a process that lives under
+    it undoes its open work and does it again. What is decided is committed, the rest rolled back.
+    """
+    from onceflow.transactions.two_phase import list_in_doubt, resolve_in_doubt
+
+    if every == bool(ids):
+        raise click.UsageError("which ones: give TRANSACTIONAL_ID, or --all")
+    if every:
+        listed = list_in_doubt(dsn, client=connection.settings)
+        ids = tuple(sorted({each.transactional_id for each in listed if each.transactional_id}))
+    rows = [
+        {"transactional_id": name, "gid": gid, "done": "committed" if done else "rolled back"}
+        for name in ids
+        for gid, done in resolve_in_doubt(dsn, name, client=connection.settings).items()
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_rows(rows, ["transactional_id", "gid", "done"], "nothing was in doubt")

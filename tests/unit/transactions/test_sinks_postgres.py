@@ -276,12 +276,35 @@ def test_two_sessions_make_the_ledger_at_once(dsn: str) -> None:
     assert [process.wait(60) for process in running] == [0, 0, 0]
 
 
+def test_a_call_that_was_given_up_is_told_from_a_server_that_closed(dsn: str) -> None:
+    """libpq has one text for both; it sent those who read it to a server that was well."""
+    with psycopg.connect(dsn) as other:
+        other.execute("LOCK TABLE rows")
+        with pytest.raises(SinkUnavailableError, match=r"connection was cut \(limit 200 ms\)"):
+            Postgres(dsn, "rows", timeout_ms=200).open("g")
+    sink = Postgres(dsn, "rows")
+    sink.open("g")
+    with contextlib.closing(sink):
+        assert sink._connection is not None
+        pid = sink._connection.info.backend_pid
+        execute(dsn, f"SELECT pg_terminate_backend({pid}, 10000)")
+        with pytest.raises(SinkUnavailableError, match=r"terminating connection|closed the conn"):
+            sink.stored([FIRST])
+
+
+def opened(dsn: str, timeout_ms: int) -> Postgres:
+    """A sink with a short limit, which opening it need not keep: that takes what it takes."""
+    sink = Postgres(dsn, "rows", timeout_ms=60_000)
+    sink.open("g")
+    sink._timeout_ms = timeout_ms
+    return sink
+
+
 @pytest.mark.parametrize("own_limit", [True, False])
 def test_a_write_waits_for_locks_within_its_limit(dsn: str, own_limit: bool) -> None:
     claimer = Postgres(dsn, "rows", timeout_ms=60_000)
     claimer.open("g")
-    sink = Postgres(dsn, "rows", timeout_ms=100 if own_limit else 60_000)
-    sink.open("g")
+    sink = opened(dsn, 100 if own_limit else 60_000)
     with (
         contextlib.closing(claimer),
         contextlib.closing(sink),
@@ -304,8 +327,7 @@ def test_a_claim_waits_for_the_write_that_holds_the_offsets(dsn: str) -> None:
 
     def observe(moment: str) -> None:
         if moment == "before commit":
-            claimer = Postgres(dsn, "rows", timeout_ms=200)
-            claimer.open("g")
+            claimer = opened(dsn, 200)
             with pytest.raises(SinkUnavailableError):
                 claimer.claim([SECOND, FIRST], "b")
             claimer.close()
@@ -342,15 +364,14 @@ def test_a_server_that_stops_answering_is_given_up(moment: str) -> None:
         armed = False
         sink = Postgres(dsn, "rows", timeout_ms=60_000, observer=observe)
         sink.open("g")
-        other = Postgres(dsn, "rows", timeout_ms=1_000)
-        other.open("g")
+        other = opened(dsn, 1_000)
         with contextlib.closing(sink), contextlib.closing(other):
             entry = sink.claim([FIRST], "a")[FIRST]
             armed = True
             batch = Batch("a", {FIRST: Move(entry.epoch, None, 1)}, [{"id": 1, "text": "x"}])
             kind = SinkUnavailableError if moment == "before rows" else SinkOutcomeUnknownError
             try:
-                with pytest.raises(kind):
+                with pytest.raises(kind, match="no answer in time; the connection was cut"):
                     sink.write(batch, 300)
                 armed = False
                 with pytest.raises(SinkUnavailableError):
