@@ -17,7 +17,11 @@ from onceflow.processors.changelog import ChangelogReader
 from onceflow.processors.errors import StoppedError, TopicSetupError
 from onceflow.processors.graph.specs import StoreKind
 from onceflow.processors.graph.topology import Topology
-from onceflow.processors.ledger.at_least_once import AtLeastOnceConfig, AtLeastOnceProducer
+from onceflow.processors.ledger.at_least_once import (
+    AtLeastOnceConfig,
+    AtLeastOnceProducer,
+    end_predecessor,
+)
 from onceflow.processors.ledger.base import Ledger, LedgerOwner
 from onceflow.processors.ledger.sink import SinkLedger
 from onceflow.processors.ledger.transaction import TransactionLedger
@@ -26,7 +30,7 @@ from onceflow.processors.settings import AppSettings
 from onceflow.processors.state.bytemap import ByteMap
 from onceflow.processors.stores.memory import MemoryMap
 from onceflow.processors.unit import Unit
-from onceflow.sdk import Admin, AsyncAdmin, AsyncConsumer, Consumer, Producer
+from onceflow.sdk import Admin, AsyncAdmin, AsyncConsumer, Consumer, Producer, ProducerConfig
 from onceflow.sdk.errors import KafkaError, TopicAlreadyExistsError
 from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.partitions import IsolationLevel, NewTopic, TopicPartition
@@ -189,15 +193,34 @@ def _close_at_once(session: TransactionSession) -> None:
         session.close(0)
 
 
-class AtLeastOnceClients(BlockingClients):
-    """The clients of a session without transactions."""
+def plain_producer(config: ProducerConfig, settings: AppSettings, name: str) -> Producer:
+    """A producer without a transactional id, for a worker that has no transactions.
 
-    def __init__(self) -> None:
+    Args:
+        config: Its settings.
+        settings: Of the application.
+        name: The transactional id of the slot; a predecessor with exactly-once may have used it.
+    """
+    with Admin(config=settings.admin_config()) as admin:
+        run_blocking(end_predecessor(admin, name))
+    return Producer(config=config)
+
+
+class AtLeastOnceClients(BlockingClients):
+    """The clients of a session without transactions.
+
+    Args:
+        settings: Of the application.
+    """
+
+    def __init__(self, settings: AppSettings) -> None:
+        self._settings = settings
         self._now: Consumer[object, object] | None = None
 
     def producer(self, config: AnySessionConfig) -> SessionProducer:
-        """A producer without a transactional id, which fences nobody."""
-        return AtLeastOnceProducer(Producer(config=config.producer), self._consumer_now)
+        """A producer without a transactional id, which fences no worker without transactions."""
+        plain = plain_producer(config.producer, self._settings, config.own_transactional_id)
+        return AtLeastOnceProducer(plain, self._consumer_now)
 
     def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> Consumer[object, object]:
         """A subscribed consumer, which also commits."""
@@ -246,7 +269,8 @@ class KafkaServices:
 
     def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
         """Units are transactions; with at-least-once they are commits of offsets."""
-        clients = AtLeastOnceClients() if self._settings.repeats else BlockingClients()
+        repeats = self._settings.repeats
+        clients = AtLeastOnceClients(self._settings) if repeats else BlockingClients()
         return TransactionLedger(
             lambda listener: self._made(
                 lambda: TransactionSession(config, listener=listener, clients=clients),
@@ -283,7 +307,7 @@ class KafkaServices:
 
         return SinkLedger(
             make,
-            lambda: Producer(config=plain.producer),
+            lambda: plain_producer(plain.producer, self._settings, config.own_transactional_id),
             owner,
             unit.lanes,
             calls,

@@ -8,7 +8,8 @@ fenced; and changes of state are in the changelog before the offsets that they b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -20,8 +21,11 @@ from onceflow.sdk.errors import (
     RebalanceInProgressError,
     StaleMemberEpochError,
     TransactionAbortableError,
+    TransactionalIdAuthorizationFailedError,
     UnknownMemberIdError,
+    UnsupportedVersionError,
 )
+from onceflow.sdk.model.admin import TransactionListing
 from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     Headers,
@@ -30,6 +34,8 @@ from onceflow.sdk.model.partitions import (
 )
 from onceflow.transactions import SessionConfig
 from onceflow.transactions.colour import Maybe, settle
+
+logger: logging.Logger = logging.getLogger("onceflow.processors")
 
 _REFUSED = (
     CommitFailedError,
@@ -55,6 +61,50 @@ class AtLeastOnceConfig(SessionConfig[bytes | None, bytes | None], in_kafka=Fals
         found = dict(self.client.values("producer"))
         found.pop("transaction_timeout_ms", None)
         return ProducerConfig.build({"max_block_ms": self.operation_timeout_ms, **found})
+
+
+class TransactionAdmin(Protocol):
+    """Sees and ends transactions."""
+
+    def list_transactions(
+        self, *, states: Sequence[str] = ()
+    ) -> Maybe[Sequence[TransactionListing]]: ...
+    def fence_producers(self, transactional_ids: Iterable[str]) -> Maybe[object]: ...
+
+
+async def end_predecessor(admin: TransactionAdmin, transactional_id: str) -> None:
+    """Abort the transaction that a predecessor with exactly-once left open, if there is one.
+
+    Nobody else ends it before its timeout, and until then committed readers wait in front of it.
+    The transactions are listed, because a question to the coordinator would make its topic.
+
+    Args:
+        admin: Asks the brokers.
+        transactional_id: What the predecessor's producer was called.
+
+    Raises:
+        KafkaError: The brokers do not answer.
+    """
+    try:
+        ongoing = await settle(admin.list_transactions(states=["Ongoing"]))
+    except UnsupportedVersionError as error:
+        logger.info("transactions of a predecessor are not looked for: %s", error)
+        return
+    if all(each.transactional_id != transactional_id for each in ongoing):
+        return
+    try:
+        await settle(admin.fence_producers([transactional_id]))
+    except TransactionalIdAuthorizationFailedError as error:
+        logger.warning(
+            "a predecessor with exactly-once left transaction %r open, and this worker may not end "
+            "it (%s): committed readers wait until its timeout; allow WRITE on the transactional "
+            "id, or end it with: onceflow txns fence %s",
+            transactional_id,
+            error,
+            transactional_id,
+        )
+    else:
+        logger.info("ended transaction %r, which a predecessor left open", transactional_id)
 
 
 class PlainProducer(Protocol):

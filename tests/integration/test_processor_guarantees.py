@@ -2,7 +2,7 @@
 
 Method: worker processes count by key over our broker and over Apache Kafka, and are killed while
 they work. Each value is there at least once, offsets reach the end, and the brokers know of no
-transactional id.
+transactional id. What a killed predecessor with exactly-once left open is ended by the start.
 """
 
 from __future__ import annotations
@@ -21,11 +21,15 @@ import sys
 from onceflow.processors import App, State
 
 bootstrap, directory, group, topic = sys.argv[1:5]
-app = App(
-    group, bootstrap, state_dir=directory, commit_interval_ms=50,
-    processing_guarantee="at_least_once",
-    session_timeout_ms=6_000, heartbeat_interval_ms=300,
-)
+guarantee = {
+    "processing_guarantee": "at_least_once", "commit_interval_ms": 50, "session_timeout_ms": 6_000,
+}
+if sys.argv[5:]:
+    guarantee = {
+        "commit_interval_ms": 200_000, "transaction_timeout_ms": 250_000,
+        "session_timeout_ms": 250_000,
+    }
+app = App(group, bootstrap, state_dir=directory, heartbeat_interval_ms=300, **guarantee)
 
 @app.processor(topic, to=topic + "-out")
 def count(value: bytes, seen: State[int]) -> bytes:
@@ -77,3 +81,29 @@ def test_killed_workers_lose_nothing(address: str, workers: Workers, tmp_path: P
     with Admin(bootstrap_servers=address) as admin:
         ids = [each.transactional_id for each in admin.list_transactions()]
     assert not [name for name in ids if name.startswith(group)]
+
+
+@pytest.mark.timeout(240)
+def test_transaction_of_a_predecessor_is_ended(
+    address: str, workers: Workers, tmp_path: Path
+) -> None:
+    """Otherwise committed readers of the outputs wait for its timeout, of minutes here."""
+    topic, group = make_topic(address, 1), fresh("changed")
+    arguments = (address, str(tmp_path / "disk"), group, topic)
+    first, more = [b"1", b"2", b"3"], [b"4", b"5"]
+
+    def ongoing() -> list[str]:
+        with Admin(bootstrap_servers=address) as admin:
+            found = [each.transactional_id for each in admin.list_transactions(states=["Ongoing"])]
+        return [name for name in found if name.startswith(group)]
+
+    fill(address, topic, first, [b"k"] * 3)
+    worker = workers.start(PROGRAM, *arguments, "exactly once")
+    wait_for(lambda: bool(ongoing()), "an open transaction")
+    worker.kill()
+    fill(address, topic, more, [b"k"] * 2)
+    worker = workers.start(PROGRAM, *arguments)
+    wait_for(lambda: committed_offsets(address, group, topic, 1) == [5], "all records")
+    assert worker.stop() == 0, worker.output()
+    assert not ongoing()
+    assert [record.value for record in read_all(address, f"{topic}-out")] == first + more
