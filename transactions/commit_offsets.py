@@ -60,7 +60,8 @@ class CommitOffsets:
                 )
         if gone:
             raise CommitFailedError(
-                f"these partitions have no uncommitted work: {', '.join(sorted(gone))}"
+                f"these partitions have no uncommitted work: {', '.join(sorted(gone))}; "
+                "their records were polled under an earlier assignment, or are committed"
             )
 
     def place(self, partition: TopicPartition) -> int | None:

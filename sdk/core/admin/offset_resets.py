@@ -106,7 +106,8 @@ class Reset:
             elif self.shift_by is not None:
                 if current is None:
                     raise OffsetOutOfRangeError(
-                        f"{partition} has no committed offset in group {self.group!r} to shift"
+                        f"{partition} has no committed offset in group {self.group!r} to shift; "
+                        "set one with to= or to_time_ms="
                     )
                 place = current + self.shift_by
             else:
