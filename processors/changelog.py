@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
+from onceflow.processors.errors import StateMismatchError
 from onceflow.processors.state.task_state import TaskState
 from onceflow.sdk.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from onceflow.sdk.model.columns import RecordColumns
@@ -27,6 +28,9 @@ logger: logging.Logger = logging.getLogger("onceflow.processors.state")
 
 PROGRESS_INTERVAL_S = 5.0
 """Time between two lines of progress in the log."""
+
+COMPLETE_NOTED_MS = 600_000
+"""How often a copy notes that it was complete."""
 
 PORTION_RECORDS = 250_000
 PORTION_BYTES = 64 * 1024 * 1024
@@ -127,8 +131,12 @@ class Restorer:
         self._reader: ChangelogReader | None = None
         self._replays: dict[TopicPartition, _Replay] = {}
         self._waiting: dict[TaskState, set[TopicPartition]] = {}
+        self._reading: dict[TopicPartition, _Replay] = {}
         self._stale = False
         self._told_s = 0.0
+        self._broken: list[TaskState] = []
+        self._goals: dict[TaskState, tuple[dict[TopicPartition, int], int]] = {}
+        self._noted_ms: dict[TaskState, int] = {}
 
     @property
     def active(self) -> bool:
@@ -182,6 +190,10 @@ class Restorer:
         replay = _Replay(state, name, position, None if follow else end, position)
         self._replays[changelog] = replay
         self._stale = True
+        if follow:
+            logger.info("following %s from offset %d", changelog, position)
+        elif position < end:
+            logger.info("restoring %s: offsets %d to %d", changelog, position, end)
         self._finish_if_done(changelog, replay)
 
     async def _begin_again(self, reader: ChangelogReader) -> None:
@@ -189,11 +201,56 @@ class Restorer:
         replays = dict(self._replays)
         bounds = await settle(reader.bounds(list(replays)))
         for changelog, replay in replays.items():
-            self._begin(changelog, replay.name, replay.state, bounds[changelog], replay.end is None)
+            follows = replay.end is None
+            try:
+                self._begin(changelog, replay.name, replay.state, bounds[changelog], follows)
+            except StateMismatchError as error:
+                if not follows:
+                    raise
+                logger.warning("following %s: %s", changelog, error)
+                self._broken.append(replay.state)
+                self.drop(replay.state)
+
+    def take_broken(self) -> list[TaskState]:
+        """Copies whose changelogs do not go on where they ended, since the last call."""
+        broken, self._broken = self._broken, []
+        return broken
+
+    async def measure(self, wall_ms: int) -> dict[TaskState, int]:
+        """By how many offsets each copy is behind the last stable offsets; without a reader none.
+
+        A copy that has reached the ends of the measurement before held all committed values then,
+        and none that was deleted: its map notes that time.
+
+        Args:
+            wall_ms: Wall clock.
+        """
+        reader = self._reader
+        follows = {tp: replay for tp, replay in self._replays.items() if replay.end is None}
+        if reader is None or not follows:
+            return {}
+        bounds = await settle(reader.bounds(list(follows), committed=True))
+        lags: dict[TaskState, int] = {}
+        ends: dict[TaskState, dict[TopicPartition, int]] = {}
+        for changelog, replay in follows.items():
+            end = bounds[changelog][1]
+            lags[replay.state] = lags.get(replay.state, 0) + max(0, end - replay.position)
+            ends.setdefault(replay.state, {})[changelog] = end
+        for state, found in ends.items():
+            goal, asked_ms = self._goals.get(state, ({}, 0))
+            reached = all(tp in follows and follows[tp].position >= end for tp, end in goal.items())
+            if goal and reached and asked_ms - self._noted_ms.get(state, 0) >= COMPLETE_NOTED_MS:
+                self._noted_ms[state] = asked_ms
+                state.note_complete(asked_ms)
+            if reached:
+                self._goals[state] = found, wall_ms
+        return lags
 
     def drop(self, state: TaskState) -> None:
         """Forget a task whose partition is gone."""
         self._waiting.pop(state, None)
+        self._goals.pop(state, None)
+        self._noted_ms.pop(state, None)
         for changelog, replay in list(self._replays.items()):
             if replay.state is state:
                 del self._replays[changelog]
@@ -239,15 +296,17 @@ class Restorer:
 
     async def _replay(self, reader: ChangelogReader, timeout_ms: int) -> None:
         if self._stale:
+            bounded = {tp: replay for tp, replay in self._replays.items() if replay.end is not None}
+            self._reading = bounded or dict(self._replays)  # A task waits; copies do not matter.
             await settle(
-                reader.assign({tp: replay.position for tp, replay in self._replays.items()})
+                reader.assign({tp: replay.position for tp, replay in self._reading.items()})
             )
             self._stale = False
         for changelog, columns in (await settle(reader.poll(timeout_ms))).items():
             replay = self._replays.get(changelog)
             if replay is not None and len(columns):
                 replay.take(columns)
-        for changelog, replay in list(self._replays.items()):
+        for changelog, replay in self._reading.items():
             # Asked only near the end: markers lie between the last record and the bound.
             position = await settle(reader.position(changelog))
             if position > replay.position:

@@ -48,6 +48,7 @@ class WorkerPicture:
         tasks: Its tasks.
         places: Committed offset by partition of its inputs.
         restoring: Offsets that are left to replay, by partition of changelogs.
+        copies: Offsets by which the copy of another worker's task is behind, by task.
     """
 
     at_s: float
@@ -55,6 +56,7 @@ class WorkerPicture:
     tasks: tuple[TaskPicture, ...] = ()
     places: Mapping[TopicPartition, int] = field(default_factory=dict)
     restoring: Mapping[TopicPartition, int] = field(default_factory=dict)
+    copies: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_ready(self) -> bool:

@@ -48,7 +48,7 @@ def claim_slot(directory: Path, given: str | None) -> Slot:
         return Slot(given, None)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        host = _host_id(directory / "host-id")
+        host = host_id(directory)
         for number in itertools.count():
             if number == SLOTS_MAX:
                 raise StateDirectoryError(
@@ -65,8 +65,13 @@ def claim_slot(directory: Path, given: str | None) -> Slot:
     raise AssertionError("count() does not end")
 
 
-def _host_id(path: Path) -> str:
-    """Read the directory's id, or write one; of several processes the first one writes it."""
+def host_id(directory: Path) -> str:
+    """Read the id of a directory, or write one; of several processes the first one writes it.
+
+    Args:
+        directory: Directory of the application.
+    """
+    path = directory / "host-id"
     if path.exists() and not path.read_text("ascii").strip():
         # A power loss can leave an empty file; all such hosts would share the empty id.
         path.unlink(missing_ok=True)

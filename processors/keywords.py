@@ -12,6 +12,9 @@ from onceflow.transactions.keywords import SessionOwn
 class AppKeywords(CommonOwn, ProducerOwn, ConsumerOwn, SessionOwn, total=False):
     """See ``AppSettings``."""
 
+    num_standby_replicas: int
+    acceptable_recovery_lag: int
+    max_warmup_replicas: int
     processing_guarantee: str
     uncaught_error: str
     replacements_max: int

@@ -34,6 +34,25 @@ RESTORED_RECORDS = 10_000
 class AppSettings(SessionSettings, in_kafka=False, kind="application"):
     """Settings of an application; ``App`` takes these and its clients' settings by name."""
 
+    num_standby_replicas: int = whole(
+        0,
+        "Copies of each task's state that other workers keep up to date, in other state "
+        "directories, so that one of them takes over without a long restoration. Kafka Streams' "
+        "`num.standby.replicas`.",
+        0,
+    )
+    acceptable_recovery_lag: int = whole(
+        10_000,
+        "Offsets by which a copy of state may be behind when its worker takes over the task at "
+        "once (KIP-441).",
+        0,
+    )
+    max_warmup_replicas: int = whole(
+        2,
+        "Copies that are made at one time so that tasks can move to workers that have nothing of "
+        "their state yet (KIP-441).",
+        1,
+    )
     processing_guarantee: str = text(
         "exactly_once_v2",
         "What becomes of a record when something fails on its way. `exactly_once_v2`: outputs, "
@@ -153,6 +172,8 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
                 f"given to {' and '.join(given_to)} alone, but an application also makes an admin "
                 "client: give security= to the App, or client= with it",
             )
+        if self.num_standby_replicas:
+            self._check_placing()
         self.session_config("app", ["check"], "0")  # raises what session and clients would refuse
 
     def session_config(
@@ -162,6 +183,7 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
         slot: str,
         joining: NamedAssignor | None = None,
         from_start: Sequence[str] = (),
+        placing: NamedAssignor | None = None,
     ) -> SessionConfig:
         """Return the session's settings.
 
@@ -172,6 +194,7 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
             joining: Assignor that gives all inputs of a task to one worker; None if tasks have
                 one input.
             from_start: Input topics to read from their beginning, whatever ``start_from`` says.
+            placing: Assignor that also knows where state is; None without copies of state.
 
         Raises:
             ConfigError: A setting of the session or of one of its clients is invalid.
@@ -182,7 +205,9 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
             "group_id": self.group_of(app),
             "group_instance_id": f"{app}-{slot}",
         }
-        if joining is not None:
+        if placing is not None:
+            consumer |= self._placed(placing, joining)
+        elif joining is not None:
             consumer |= self._joined(joining)
         shared = {name: getattr(self, name) for name in SessionSettings.declared}
         shared["client"] = self.client.updated(consumer=consumer)
@@ -208,6 +233,26 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
                 "one worker must get all inputs of a task; leave it out, or set 'range'",
             )
         return {name: given}
+
+    def _placed(self, placing: NamedAssignor, joining: NamedAssignor | None) -> dict[str, object]:
+        """Return the setting by which the workers place tasks where their state is."""
+        self._check_placing()
+        # The second one is for the time when some members of the group have no copies yet.
+        return {"partition_assignment_strategy": (placing, joining or "cooperative-sticky")}
+
+    def _check_placing(self) -> None:
+        found = self.client.values("consumer")
+        for name, fitting in (
+            ("group_protocol", "classic"),
+            ("partition_assignment_strategy", None),
+        ):
+            if found.get(name, fitting) != fitting:
+                raise ConfigError(
+                    name,
+                    found[name],
+                    "with num_standby_replicas the workers place tasks themselves, which needs the "
+                    "classic group protocol and their own assignor; leave it out",
+                )
 
     def group_of(self, app: str) -> str:
         """Return the consumer group: the setting, or the application's name."""

@@ -18,6 +18,7 @@ from typing import TypeVar
 from onceflow.processors.assign import CoPartitioned, Tasks
 from onceflow.processors.calls import Calls
 from onceflow.processors.changelog import Restorer
+from onceflow.processors.copies import Copies
 from onceflow.processors.errors import (
     ProcessingError,
     SlotInUseError,
@@ -44,8 +45,8 @@ from onceflow.processors.report import RunReport, Tally
 from onceflow.processors.run_end import RunEnd
 from onceflow.processors.services import Services
 from onceflow.processors.settings import AppSettings
-from onceflow.processors.state.task_state import StateRules, TaskState
 from onceflow.processors.task import Task, TaskId, TaskStatus
+from onceflow.processors.task_stores import TaskStores
 from onceflow.processors.unit import Place, Unit
 from onceflow.sdk.errors import (
     AbortableError,
@@ -69,6 +70,8 @@ logger: logging.Logger = logging.getLogger("onceflow.processors")
 T = TypeVar("T")
 
 IDLE_POLL_MS = 1_000
+STANDBY_POLL_MS = 100
+"""Longest wait of a poll beside copies of state, which are followed between polls."""
 RESTORE_SLICE_MS = 100
 RETRY_OPEN_MS = 50
 BUSY_POLL_MS = 10
@@ -146,6 +149,10 @@ class Worker:
         )
         self._restorer = Restorer(services.changelog_reader, self._clock)
         self._tasks = Tasks(topology, self._make_task, self._restorer)
+        self._stores = TaskStores(topology, settings, services)
+        self._copies = Copies(
+            topology, settings, self._stores, self._restorer, self._clock, services.wall_ms
+        )
         self._bad = BadInputs(self._clock)
         self._topics: Provisioned | None = None
         self._admin: TopicAdmin | None = None
@@ -170,19 +177,10 @@ class Worker:
         assert topics is not None
         topics.check_partition(part, partition)
         inputs = [TopicPartition(topic, partition) for topic in part.input_topics]
-        state = None
-        if part.states:
-            rules = StateRules(
-                self._topology.group,
-                topics.partitions[part.input_topics[0]],
-                topics.topic_ids,
-                self._settings.on_state_gap == "continue",
-                frozenset(self._settings.dropped_states),
-                self._settings.repeats,
-            )
-            state = TaskState(part.states, partition, rules)
+        id = TaskId(part.name, partition)
+        state = self._stores.make_state(id) if part.states else None
         return Task(
-            TaskId(part.name, partition),
+            id,
             self._programs[part.name],
             inputs,
             state,
@@ -303,6 +301,7 @@ class Worker:
         while not self._stopping:
             try:
                 self._topics = await calls(provision(self._topology, self._settings, self._admin))
+                self._stores.topics = self._topics
                 self._global_rows.cover(self._topics.partitions)
                 await self._read_global_tables(calls)
                 if self._stopping:
@@ -340,6 +339,7 @@ class Worker:
             self._slot.name,
             CoPartitioned(self._topology) if joins else None,
             [*self._topology.table_topics, *self._topology.repartition_topics],
+            self._copies.placing(),
         )
         self._records_max = config.consumer.max_poll_records
         if self._topology.sink is None:
@@ -358,6 +358,7 @@ class Worker:
         except KafkaError as error:
             logger.warning("closing: %s", error)
         finally:
+            self._copies.close()
             await self._restorer.close()
             await self._global_rows.close()
             if self._admin is not None:
@@ -434,6 +435,7 @@ class Worker:
         await self._read_global_tables(calls)
         if self._tasks.restoring:
             await self._restore(calls, 0 if polled.records else RESTORE_SLICE_MS)
+        await self._copies.keep(calls, self._tasks)
         await self._step_tasks(calls, held=held)
         if not self._was_aborted:
             await self._push(calls)
@@ -490,7 +492,8 @@ class Worker:
         if self._tasks.restoring:
             return RETRY_OPEN_MS if self._tasks.opening else 0
         now_s = self._clock()
-        until_s = now_s + IDLE_POLL_MS / 1000
+        idle_ms = STANDBY_POLL_MS if self._copies.active else IDLE_POLL_MS
+        until_s = now_s + idle_ms / 1000
         if self._unit.count:
             until_s = min(until_s, self._unit.due_s)
         for task in self._tasks:
@@ -707,14 +710,12 @@ class Worker:
         await self._hold_back(calls)
 
     async def _open_store(self, calls: Calls, task: Task) -> None:
-        topics, state = self._topics, task.state
-        assert topics is not None
+        state = task.state
         assert state is not None
         state.use_note(latest(decode_note(self._open.note(tp)) for tp in task.inputs))
-        part = next(p for p in self._topology.sub_topologies if p.name == task.id.part)
-        directory = self._settings.state_dir / self._topology.app / "state"
-        path = directory / self._topology.group / task.id.part / str(task.id.partition)
-        opened = self._services.open_map(part.store, path, topics.tombstone_age_ms(part))
+        opened = self._copies.give(task.id)
+        if opened is None:
+            opened = self._stores.open_map(task.id)
         if opened is None:
             now_s = self._clock()
             if now_s - self._told_s >= LOCK_TOLD_S:
@@ -723,7 +724,7 @@ class Worker:
                     "state of %s waits: another process holds %s.lock; it goes on when that "
                     "process has closed it",
                     task.id,
-                    path,
+                    self._stores.path_of(task.id),
                 )
             return
         try:
@@ -745,6 +746,7 @@ class Worker:
         now_s = self._clock()
         if self.figures.is_due(now_s):
             self.figures.picture = self._picture(now_s)
+            self._copies.tell(self._tasks)
         if now_s - self._noted_s >= COMPLETE_NOTED_S:
             self._noted_s = now_s
             for task in self._tasks:
@@ -769,7 +771,8 @@ class Worker:
         )
         places = {tp: self._open.place(tp) for tp in self._tasks.owned}
         known = {tp: place for tp, place in places.items() if place is not None}
-        return WorkerPicture(now_s, self._joined, tasks, known, self._restorer.left)
+        copies = {str(id): lag for id, lag in self._copies.lags.items()}
+        return WorkerPicture(now_s, self._joined, tasks, known, self._restorer.left, copies)
 
     async def _check_topics(self, calls: Calls, *, now: bool = False) -> None:
         """See whether topics were deleted, made again, or have grown.
@@ -874,7 +877,9 @@ class Worker:
             if owner is not None:
                 self._unit.forget(owner.rows)
             self._bad.forget(partition)
+        self._copies.closing(self._tasks, partitions)
         self._tasks.release(partitions)
+        self._copies.tell(self._tasks)
         # A task that lost one input is closed; what was polled of its others is read again.
         if self._run_end is not None:
             self._run_end.read_again([*partitions, *self._tasks.incomplete])

@@ -60,8 +60,7 @@ class CommitOffsets:
                 )
         if gone:
             raise CommitFailedError(
-                f"these partitions have no uncommitted work: {', '.join(sorted(gone))}; "
-                "their records were polled under an earlier assignment, or are committed"
+                f"these partitions have no uncommitted work: {', '.join(sorted(gone))}"
             )
 
     def place(self, partition: TopicPartition) -> int | None:

@@ -46,8 +46,8 @@ def checked_dsn(dsn: str) -> str:
         raise ConfigError(
             "dsn",
             "(hidden)",
-            "must be an address that libpq can read, such as "
-            "postgresql://user@host:5432/database or 'host=... user=... dbname=...'",
+            "libpq cannot read it; write postgresql://user@host:5432/database or "
+            "'host=... user=... dbname=...'",
         ) from None
     return dsn
 

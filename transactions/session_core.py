@@ -652,9 +652,8 @@ class SessionCore:
         """Fail for good: fencing the other process back would never end."""
         self._closed = True
         error = TransactionalIdInUseError(
-            f"transactional id {self._name!r} is shared by another live process, which "
-            f"took it over again and again within {self.config.fence_window_ms} ms; give "
-            "each process its own slot"
+            f"transactional id {self._name!r} is shared by another live process: taken over again "
+            f"and again within {self.config.fence_window_ms} ms; give each process its own slot"
         )
         error.__cause__ = cause
         return error

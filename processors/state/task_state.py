@@ -324,6 +324,19 @@ class TaskState:
         if self._map is not None:
             self._map.note_damage()
 
+    @property
+    def offset_sum(self) -> int:
+        """Offsets of the changelogs that the open map holds, together; 0 without one."""
+        marks = () if self._map is None else self._map.marks.stores.values()
+        return sum(mark.offset or 0 for mark in marks)
+
+    def hand_over(self) -> ByteMap:
+        """Return the open map, for the state of the same task in another part of the worker."""
+        self.aborted()
+        opened, self._map = self._open_map, None
+        self.stores = {}
+        return opened
+
     def close(self) -> None:
         """Drop uncommitted writes and close the map."""
         self.aborted()

@@ -43,7 +43,7 @@ def wait_ms(timeout_ms: object) -> int:
     """
     wait = whole_ms(timeout_ms)
     if wait < 0:
-        raise ConfigError("timeout_ms", timeout_ms, "must be 0 (do not wait) or more")
+        raise ConfigError("timeout_ms", timeout_ms, "must be 0, which does not wait, or more")
     return wait
 
 

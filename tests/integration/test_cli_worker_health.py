@@ -225,7 +225,7 @@ def test_what_an_aborted_unit_sent_does_not_count() -> None:
 def test_the_table_the_page_and_the_documentation_agree(broker: Broker) -> None:
     place = TopicPartition("numbers", 0)
     picture = WorkerPicture(
-        time.monotonic(), True, (TaskPicture("t", "RUNNING", 5),), {place: 0}, {place: 1}
+        time.monotonic(), True, (TaskPicture("t", "RUNNING", 5),), {place: 0}, {place: 1}, {"t": 2}
     )
     figures = WorkerFigures(picture=picture, latest_ms={place: 1})
     figures.polled["numbers"] = figures.outputs["sums"] = 1

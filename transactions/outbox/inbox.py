@@ -68,7 +68,7 @@ class Inbox:
     ) -> None:
         for field, value in (("group_id", group_id), ("id_header", id_header)):
             if not isinstance(value, str) or not value:
-                raise ConfigError(field, value, "must be a string that is not empty")
+                raise ConfigError(field, value, "must be a name that is not empty")
         self._group_id = group_id
         self._table = identifier("table", table)
         self._index = identifier("table", f"{table.rpartition('.')[2]}_seen")
@@ -175,7 +175,6 @@ class Inbox:
     def _check(self, autocommit: bool, status: psycopg.pq.TransactionStatus) -> None:
         if autocommit and status == psycopg.pq.TransactionStatus.IDLE:
             raise IllegalStateError(
-                "first() and new() need an open transaction, or a message could count as "
-                "handled although its effects are lost; use 'with "
-                "connection.transaction():'"
+                "the inbox outside of a transaction would note a message whose effects may be "
+                "lost; use 'with connection.transaction():'"
             )

@@ -47,6 +47,6 @@ def decoded(data: bytes) -> list[int]:
         raise ConfigError(
             "name",
             data[:80],
-            f"its topic holds a record that is not a note of this relay ({error}); give "
-            "the relay another name, or install the version of onceflow that wrote it",
+            f"its topic holds a record that is not a note of this relay ({error}); give the relay "
+            "a name of its own, or a newer version of onceflow",
         ) from error

@@ -201,9 +201,8 @@ class Outbox:
     def _check(self, autocommit: bool, status: psycopg.pq.TransactionStatus) -> None:
         if autocommit and status == psycopg.pq.TransactionStatus.IDLE:
             raise IllegalStateError(
-                "put() needs an open transaction, or the relay could send the record "
-                "although its rows are never committed; use 'with "
-                "connection.transaction():'"
+                "put() outside of a transaction: the record would be sent though the rows that it "
+                "tells of are not committed; use 'with connection.transaction():'"
             )
 
     def statement(self, text: str) -> Composed:

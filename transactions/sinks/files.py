@@ -180,7 +180,7 @@ class FileSink(ABC):
 
     def _check_time(self, end: float) -> None:
         if time.monotonic() > end:
-            raise self._unavailable("the time limit is over")
+            raise self._unavailable("it took too long")
 
     def _unavailable(self, error: object) -> SinkUnavailableError:
         return SinkUnavailableError(
@@ -190,7 +190,7 @@ class FileSink(ABC):
 
     def _opened(self) -> ManifestLog:
         if self._log is None:
-            raise IllegalStateError("the file sink is not open; call open() first")
+            raise IllegalStateError("the sink of files is not open; call open() first")
         return self._log
 
     def close(self) -> None:

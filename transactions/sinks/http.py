@@ -169,9 +169,7 @@ class Http:
             with self._steps("commit"):
                 self._offsets.write(Batch(batch.owner, batch.moves), left_ms)
         except OSError as error:
-            raise SinkOutcomeUnknownError(
-                f"{self._place}: the rows were sent, but storing the offsets failed: {error}"
-            ) from error
+            raise SinkOutcomeUnknownError(f"{self._place}: offsets: {error}") from error
 
     def _requests(self, batch: Batch, found: Entries) -> list[list[Sent]]:
         """Return the requests of each input partition, in order.
@@ -224,9 +222,9 @@ class Http:
                 again(self._request, key, body, end)
             except _AgainError as error:
                 raise SinkUnavailableError(
-                    f"{self._place}: {error}, and the time limit is over; the offsets did not "
-                    "move. The rows are sent again under the same keys; raise timeout_ms "
-                    f"({self._timeout_ms}), or commit fewer rows at once"
+                    f"{self._place}: {error}, until the time was over; the offsets did not move. "
+                    f"Rows are sent again under the same keys; raise timeout_ms "
+                    f"({self._timeout_ms}) or commit fewer rows at once"
                 ) from error
 
     def _request(self, key: str, body: bytes, end: float) -> None:

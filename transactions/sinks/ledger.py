@@ -132,10 +132,10 @@ def advance(entries: Entries, batch: Batch) -> dict[TopicPartition, Entry]:
     for partition, move in batch.moves.items():
         found = entries.get(partition)
         if found is None or (found.owner, found.epoch) != (batch.owner, move.epoch):
-            present = "no owner" if found is None else f"{found.owner!r} in epoch {found.epoch}"
+            present = "nobody" if found is None else f"{found.owner!r} in epoch {found.epoch}"
             raise SinkFencedError(
-                f"{partition}: owner {batch.owner!r} in epoch {move.epoch} was replaced; the "
-                f"sink now names {present}. Nothing of the batch was written"
+                f"{partition}: owner {batch.owner!r} in epoch {move.epoch} was replaced; the sink "
+                f"now names {present}. Nothing of the batch was written"
             )
         if found.offset != move.first or (move.first is not None and move.next < move.first):
             raise SinkOffsetsMovedError(

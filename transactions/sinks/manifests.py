@@ -80,7 +80,7 @@ class Manifest:
             return cls(int(found["number"]), entries, str(found["staged"]), str(found["file"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                "folder", str(path), f"is not a manifest ({error}); restore it from a backup"
+                "folder", str(path), f"is not a manifest ({error}); bring it back from a copy"
             ) from error
 
 

@@ -116,9 +116,7 @@ class Postgres:
         if timeout_ms <= 0:
             raise ConfigError("timeout_ms", timeout_ms, "must be positive; 5000 is the default")
         if "" in key or (key and table is None):
-            raise ConfigError(
-                "key", list(key), "needs a table and names of columns that are not empty"
-            )
+            raise ConfigError("key", list(key), "the names of table and columns must not be empty")
         self._dsn = checked_dsn(dsn)
         self._use_table(table)
         self._key = tuple(key)
@@ -282,9 +280,7 @@ class Postgres:
             except Exception as error:
                 raise self._commit_failure(connection, error, cut) from error
         if done != "COMMIT":
-            raise SinkUnavailableError(
-                f"{self._name}: the server answered {done} to COMMIT; nothing was stored"
-            )
+            raise SinkUnavailableError(f"{self._name}: the server answered {done} to COMMIT")
 
     def _commit_failure(
         self, connection: PostgresConnection, error: Exception, cut: Cut
@@ -320,8 +316,8 @@ class Postgres:
             raise ConfigError(
                 "table",
                 self._name,
-                f"PostgreSQL refuses a statement of the sink: {_line(error)}. Grant the role "
-                "its rights, or repair onceflow_offsets",
+                f"PostgreSQL refuses what the sink does beside it: {_line(error)}. Give the role "
+                "its rights, or mend onceflow_offsets",
             ) from error
         except Exception:
             self._undo(connection)
@@ -353,9 +349,7 @@ class Postgres:
         firsts: dict[bytes, tuple[str, int, int]] = {}
         for record in batch.records or [None] * len(batch.rows):
             if record is None:
-                raise SinkRowError(
-                    "the inbox needs the record of each row; call write(row, of=record)"
-                )
+                raise SinkRowError("the inbox needs the record of a row; write(row, of=record)")
             try:
                 ids.append(self._inbox.id_of(record))
             except ConfigError as error:
@@ -372,9 +366,7 @@ class Postgres:
 
     def _insert(self, connection: PostgresConnection, rows: Sequence[Row]) -> None:
         if rows and not self._rows:
-            raise SinkRowError(
-                "this PostgreSQL sink stores only offsets and takes no rows; give it a table"
-            )
+            raise SinkRowError("this PostgreSQL sink keeps offsets alone; name its table")
         for number, (columns, values) in enumerate(runs(rows)):
             missing = [name for name in self._key if name not in columns]
             if missing or not columns:

@@ -380,7 +380,7 @@ class SinkSessionCore:
         self._check_not_committing("write")
         if not self._work:
             raise IllegalStateError(
-                "write() needs polled records whose work is uncommitted; call poll() first"
+                "write() belongs to records that were polled; call poll() first"
             )
 
     def _check_part_of_work(self, record: AnyRecord) -> None:
@@ -399,8 +399,7 @@ class SinkSessionCore:
         """
         if self._committing:
             raise IllegalStateError(
-                f"{call}() during a commit: only one task at a time may use a session; wait "
-                "for commit()"
+                f"{call}() within a commit: one task at a time may use a session; wait for commit()"
             )
 
     @property
@@ -461,9 +460,8 @@ class SinkSessionCore:
     def _count_fence(self, error: Exception) -> None:
         if self._fences.fenced(self._clock()):
             raise SinkSharedError(
-                "another live program claims the same partitions again and again within "
-                f"{self.config.fence_window_ms} ms: {error}. Give each program its own "
-                "group_id"
+                f"fenced again and again within {self.config.fence_window_ms} ms: {error}. Give "
+                "each program its own group_id"
             ) from error
 
     async def _moves(self, offsets: Offsets | None) -> dict[TopicPartition, Move]:

@@ -94,7 +94,9 @@ class Sqlite:
         if isinstance(key, str):
             raise ConfigError("key", key, f"must be a sequence of columns, such as [{key!r}]")
         if table == "" or "" in key or (key and table is None):
-            raise ConfigError("table", table, "must be set if key is, and no name may be empty")
+            raise ConfigError(
+                "table", table, "the names of a table and its columns must not be empty"
+            )
         if timeout_ms <= 0:
             raise ConfigError("timeout_ms", timeout_ms, "must be positive; 5000 is the default")
         self._path = str(path)
@@ -254,9 +256,7 @@ class Sqlite:
     def _insert(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
         table = self._table
         if rows and table is None:
-            raise SinkRowError(
-                f"{self._path}: this sink stores only offsets and takes no rows; give it a table"
-            )
+            raise SinkRowError(f"{self._path}: this sink keeps offsets alone; name its table")
         for columns, values in runs(rows):
             try:
                 text = self._insert_text(table or "", columns)

@@ -148,8 +148,8 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             raise ConfigError(
                 "dsn",
                 "(hidden)",
-                "max_prepared_transactions of the server is 0; set it to at least the "
-                "number of sessions, and restart the server",
+                "the server prepares no transactions; set max_prepared_transactions to the number "
+                "of sessions at least, and restart it",
             )
 
     # Use -----------------------------------------------------------------------------------
@@ -308,9 +308,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         """Prepare the database's transaction, if there is one."""
         self._finish_decided()
         if self._prepared or self._unsure:
-            raise IllegalStateError(
-                "the outcome of the last commit is not known yet; call poll() first"
-            )
+            raise IllegalStateError("how the last commit ended is not known; call poll() first")
         work = self._work
         if not self._handed_out or work is None:
             return
@@ -335,8 +333,8 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             # After a statement that failed, PostgreSQL rolls back and says so without an error.
             self._unsure = ""
             raise ParticipantError(
-                f"the database answered {done}: a statement of this transaction had failed, "
-                "so both sides were aborted. Call abort() after a failed statement"
+                f"the database answered {done}: a statement of this transaction had failed; both "
+                "sides were aborted. Call abort() where a statement fails"
             )
         self._prepared, self._unsure = gid, ""
 
@@ -398,8 +396,8 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             self._finisher.close()
             decision = "committed" if commit else "aborted"
             raise ParticipantError(
-                f"the transaction is {decision}, but the database could not finish its part: "
-                f"{error}. The next call tries again; after a restart the session does"
+                f"the transaction is {decision}, and the database could not be told: {error}. The "
+                "next call tells it again; after a restart the session does"
             ) from error
         self._decided = None
 

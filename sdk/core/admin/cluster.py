@@ -270,7 +270,7 @@ def describe_quorum(target: int | None) -> Flow[QuorumDescription]:
                 tuple(map(_replica, found.current_voters)),
                 tuple(map(_replica, found.observers)),
             )
-    raise RemoteProtocolError("the broker's answer to DescribeQuorum lacks the quorum")
+    raise RemoteProtocolError("the broker's answer leaves out the quorum")
 
 
 def _replica(state: ReplicaState) -> QuorumReplica:

@@ -106,8 +106,7 @@ class Reset:
             elif self.shift_by is not None:
                 if current is None:
                     raise OffsetOutOfRangeError(
-                        f"{partition} has no committed offset in group {self.group!r} to shift; "
-                        "set one with to= or to_time_ms="
+                        f"{partition} has no committed offset in group {self.group!r} to shift"
                     )
                 place = current + self.shift_by
             else:

@@ -47,7 +47,7 @@ def read_coordinator(reply: Response) -> Node:
         BrokerConnectionError: It is the answer to something else.
     """
     if not isinstance(reply, FindCoordinatorResponse):
-        raise BrokerConnectionError("the broker answered FindCoordinator with another response")
+        raise BrokerConnectionError("the broker sent a response of another kind")
     if reply.coordinators:
         found = reply.coordinators[0]
         code, message = found.error_code, found.error_message

@@ -94,10 +94,7 @@ def authenticate_scram(
     keys = scram.keys_of(mechanism, salted, salt, iterations)
     expected = scram.server_signature(mechanism, keys.server_key, message)
     if not hmac.compare_digest(expected, scram.decode_base64(attributes["v"])):
-        raise RemoteProtocolError(
-            "the broker could not prove that it knows the password: it may be another "
-            "server than the configured one"
-        )
+        raise RemoteProtocolError("the broker could not prove that it knows the password")
     return last.session_lifetime_ms
 
 
@@ -134,10 +131,7 @@ def _choose(mechanism: str, timeout_ms: int | None) -> Flow[None]:
     )
     if hello.error_code:
         offered = ", ".join(hello.mechanisms) or "nothing"
-        raise error_for(
-            hello.error_code,
-            f"the broker does not offer sasl_mechanism {mechanism}; it offers {offered}",
-        )
+        raise error_for(hello.error_code, f"{mechanism} was asked for, the broker offers {offered}")
 
 
 def _send(token: bytes, timeout_ms: int | None) -> Flow[SaslAuthenticateResponse]:

@@ -313,7 +313,7 @@ def read_commit_codes(reply: Response) -> dict[TopicPartition, int]:
         BrokerConnectionError: It is the answer to something else.
     """
     if not isinstance(reply, OffsetCommitResponse):
-        raise BrokerConnectionError("the coordinator answered OffsetCommit with another response")
+        raise BrokerConnectionError("the coordinator sent a response of another kind")
     return {
         TopicPartition(topic_answer.name, answer.partition_index): answer.error_code
         for topic_answer in reply.topics

@@ -404,11 +404,7 @@ def check_lengths(
     """
     for name, items in (("keys", keys), ("headers", headers), ("timestamps_ms", timestamps_ms)):
         if isinstance(items, Sequence) and len(items) != len(values):
-            raise ConfigError(
-                name,
-                f"{len(items)} entries",
-                f"must have one entry for each of the {len(values)} values",
-            )
+            raise ConfigError(name, f"{len(items)} entries", f"there are {len(values)} values")
 
 
 def make_bulk(

@@ -112,9 +112,7 @@ class BatchEncoder:
         check_lengths(values, keys, timestamps_ms, headers)
         if wanted is not None and len(wanted) != len(values):
             raise ConfigError(
-                "partitions",
-                f"{len(wanted)} entries",
-                f"must have one entry for each of the {len(values)} values",
+                "partitions", f"{len(wanted)} entries", f"there are {len(values)} values"
             )
         times = checked_timestamps(timestamps_ms)
         data = all_to_bytes(values, config.value_serializer, "value", topic)
@@ -206,15 +204,11 @@ def to_producer_batch(topic: str, batch: EncodedBatch, config: ProducerConfig) -
         header = parse_batch_header(batch.data)
         check_crc(batch.data, 0, header)
     except InvalidBatchError as error:
-        raise ConfigError(
-            "batch", f"{size} bytes", f"must be a batch, as BatchEncoder makes it: {error}"
-        ) from error
+        raise ConfigError("batch", f"{size} bytes", f"make it by BatchEncoder: {error}") from error
     whole = header.batch_length + LENGTH_END == size and not header.is_control
     counts = {header.records_count, header.last_offset_delta + 1, batch.records_count}
     if not whole or len(counts) > 1 or batch.records_count < 1:
-        raise ConfigError(
-            "batch", f"{size} bytes", "must be exactly one batch, as BatchEncoder makes it"
-        )
+        raise ConfigError("batch", f"{size} bytes", "make it by BatchEncoder: it is not one batch")
     made = ProducerBatch(topic, batch.partition, batch_size=0, codec=0, created_ms=0)
     made.take_encoded(bytearray(batch.data), batch.records_count)
     return made

@@ -307,7 +307,7 @@ def check_group(group: ConsumerGroupMetadata) -> None:
         IllegalStateError: Member id and generation do not belong together.
     """
     if not group.group_id:
-        raise IllegalStateError("group_metadata has no group_id; pass consumer.group_metadata()")
+        raise IllegalStateError("group_metadata has no group_id")
     if bool(group.member_id) != (group.generation_id >= 0):
         raise IllegalStateError(
             f"the metadata of group {group.group_id!r} is incomplete (generation "

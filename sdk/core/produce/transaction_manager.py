@@ -199,9 +199,7 @@ class TransactionManager:
             IllegalStateError: The table has no such transition.
         """
         if state not in TRANSITIONS[self.state]:
-            raise IllegalStateError(
-                f"the producer cannot go from state {self.state.name} to {state.name}"
-            )
+            raise IllegalStateError(f"cannot go from {self.state.name} to {state.name}")
         self.state = state
 
     def require(self, *states: TransactionState, what: str) -> None:

@@ -70,9 +70,8 @@ def console(
     """
     if host in EVERY_ADDRESS and not names:
         raise click.UsageError(
-            f"--host {host!r} listens on every address: give --allow-host NAME for each "
-            "name by which browsers reach this machine; requests by other names are "
-            "refused, as another site could have made them"
+            f"--host {host!r} is every address: say by which names browsers reach this machine, "
+            "--allow-host NAME, so that no other site can have them ask for it"
         )
     try:
         import uvicorn

@@ -54,8 +54,8 @@ class Letter(NamedTuple):
         topic, number = self.told.get("topic"), self.told.get("partition", "")
         if not topic or not (number.isascii() and number.isdigit()):
             raise Failure(
-                f"{self.place}: has no headers with its original topic and partition\nNext: "
-                "name a topic of dead letters, or give --to TOPIC",
+                f"{self.place}: no headers that tell its topic and partition\n"
+                "Next: name a topic of dead letters, or give --to TOPIC",
                 1,
             )
         return TopicPartition(topic, int(number))

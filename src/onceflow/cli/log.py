@@ -68,7 +68,7 @@ def verify_folder(folder: Path, as_json: bool) -> None:
     else:
         _print_verdicts(rows)
     if unsound:
-        raise Failure(f"{unsound} of {len(rows)} partitions are damaged", 1)
+        raise Failure(f"{unsound} of {len(rows)} partitions are not sound", 1)
 
 
 def _print_verdicts(rows: list[Row]) -> None:

@@ -97,6 +97,12 @@ def _restoring(measured: Measured) -> Values:
     return {(place.topic, str(place.partition)): offsets for place, offsets in left.items()}
 
 
+def _copies(measured: Measured) -> Values:
+    picture = measured.figures.picture
+    copies = picture.copies if picture is not None else {}
+    return {(task,): lag for task, lag in copies.items()}
+
+
 def _lag(measured: Measured) -> Values:
     picture = measured.figures.picture
     places = picture.places if picture is not None else {}
@@ -195,6 +201,14 @@ METRICS: Final = (
         ("topic", "partition"),
         "Offsets of a changelog that are left to replay.",
         _restoring,
+    ),
+    Metric(
+        "copy_lag_offsets",
+        "gauge",
+        "offsets",
+        ("task",),
+        "Offsets by which the copy of another worker's task is behind.",
+        _copies,
     ),
     Metric(
         "state_bytes", "gauge", "bytes", ("task",), "Committed state of a task on disk.", _state

@@ -142,9 +142,9 @@ async def test_what_another_task_writes_within_a_commit_is_refused_and_not_lost(
         await step(session)
         commit = asyncio.create_task(session.commit())
         assert await asyncio.to_thread(sink.entered.wait, 30)
-        with pytest.raises(IllegalStateError, match=r"write\(\) during a commit"):
+        with pytest.raises(IllegalStateError, match=r"write\(\) within a commit"):
             session.write({"text": "late"})
-        with pytest.raises(IllegalStateError, match=r"abort\(\) during a commit"):
+        with pytest.raises(IllegalStateError, match=r"abort\(\) within a commit"):
             session.abort()
         poll = asyncio.create_task(session.poll())
         sink.go_on.set()

@@ -352,5 +352,5 @@ def test_what_cannot_work_is_told(tmp_path: Path) -> None:
         manifest.write_text(json.dumps({**content, "entries": 7}))
         sink = JsonLines(tmp_path)
         sink.open("g")
-        with pytest.raises(ConfigError, match=r"000000000001\.json.*backup"):
+        with pytest.raises(ConfigError, match=r"000000000001\.json.*copy"):
             sink.claim([FIRST], "b")

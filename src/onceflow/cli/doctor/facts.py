@@ -100,9 +100,7 @@ class Facts:
         if self.wish.topics:
             missing = sorted(set(self.wish.topics) - self.existing)
             if missing:
-                raise UnknownTopicOrPartitionError(
-                    f"there is no topic {missing[0]!r}; check the name"
-                )
+                raise UnknownTopicOrPartitionError(f"topic {missing[0]!r}")
             return list(self.wish.topics)
         wanted = set(self.app_topics)
         if self.wish.groups:

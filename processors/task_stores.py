@@ -1,0 +1,82 @@
+"""Where the state of tasks lies, and how it is made: for tasks and for copies alike."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onceflow.processors.graph.specs import StoreKind
+from onceflow.processors.graph.topology import SubTopology, Topology
+from onceflow.processors.provisioning import Provisioned
+from onceflow.processors.services import Services
+from onceflow.processors.settings import AppSettings
+from onceflow.processors.state.bytemap import ByteMap
+from onceflow.processors.state.task_state import StateRules, TaskState
+from onceflow.processors.task import TaskId
+
+
+class TaskStores:
+    """The state of all tasks on this host.
+
+    Args:
+        topology: The application.
+        settings: How it runs.
+        services: Opens maps.
+
+    Attributes:
+        topics: The topics as they were found; None before the worker has looked.
+    """
+
+    def __init__(self, topology: Topology, settings: AppSettings, services: Services) -> None:
+        self._parts = {part.name: part for part in topology.sub_topologies}
+        self._topology = topology
+        self._settings = settings
+        self._services = services
+        self.topics: Provisioned | None = None
+
+    @property
+    def _found(self) -> Provisioned:
+        assert self.topics is not None, "the topics are looked at first"
+        return self.topics
+
+    def part_of(self, id: TaskId) -> SubTopology:
+        """The sub-topology of a task."""
+        return self._parts[id.part]
+
+    def keeps(self, id: TaskId) -> bool:
+        """Whether a task is one of this version of the application, and has state."""
+        part = self._parts.get(id.part)
+        if part is None or not part.states:
+            return False
+        return id.partition < self._found.partitions[part.input_topics[0]]
+
+    def stays(self, id: TaskId) -> bool:
+        """Whether state outlives the closing of its map."""
+        return self._parts[id.part].store is not StoreKind.MEMORY
+
+    def make_state(self, id: TaskId) -> TaskState:
+        """Make the state of a task, without a map."""
+        part = self._parts[id.part]
+        rules = StateRules(
+            self._topology.group,
+            self._found.partitions[part.input_topics[0]],
+            self._found.topic_ids,
+            self._settings.on_state_gap == "continue",
+            frozenset(self._settings.dropped_states),
+            self._settings.repeats,
+        )
+        return TaskState(part.states, id.partition, rules)
+
+    def path_of(self, id: TaskId) -> Path:
+        """The directory of a task's map."""
+        directory = self._settings.state_dir / self._topology.app / "state"
+        return directory / self._topology.group / id.part / str(id.partition)
+
+    def open_map(self, id: TaskId) -> ByteMap | None:
+        """Open the map of a task; None while somebody else holds it.
+
+        Raises:
+            StateDirectoryError: The directory cannot be used.
+        """
+        part = self._parts[id.part]
+        age_ms = self._found.tombstone_age_ms(part)
+        return self._services.open_map(part.store, self.path_of(id), age_ms)
