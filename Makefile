@@ -9,7 +9,7 @@ READY := .setup/ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup interpreters java demo docs test check check-types check-rules fix conformance differential sim chaos image container-test bench dist release-check clean
+.PHONY: help setup interpreters java demo docs test check check-types check-rules fix conformance client-suite differential sim chaos image container-test bench dist release-check clean
 
 help: ## what can be asked for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -62,6 +62,9 @@ fix: $(READY) ## format and mend what can be mended by machine
 
 conformance: $(READY) java ## the same tests against Apache Kafka and its tools (fetched once by Maven)
 	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m kafka -p no:randomly $(ARGS)
+
+client-suite: $(READY) ## tests of other clients' publishers against our broker (ARGS="kafka-python")
+	@$(BIN)/python tools/client_suites.py $(ARGS)
 
 differential: $(READY) java ## random conversations with Apache Kafka and our broker (ARGS="--seeds 500")
 	@$(BIN)/python tests/support/differential.py $(ARGS)

@@ -1,0 +1,153 @@
+"""Run the tests that publishers of other clients wrote for them, against a broker of ours.
+
+    python tools/client_suites.py kafka-python
+    python tools/client_suites.py kafka-python --broker kafka -- -k admin
+    python tools/client_suites.py librdkafka --source ~/librdkafka-2.0.2 -- 0081_admin
+
+kafka-python's tests are in its source distribution, which pip fetches, and run in an environment of
+their own. For librdkafka (and so for confluent-kafka, which speaks through it) give a source tree
+in which ``./configure && make && make -C tests build`` has run; those of its tests run that need a
+broker. ``--broker kafka`` runs the same against Apache Kafka. Nothing of the suites is kept in this
+repository: they lie below ``--folder``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SUPPORT = ROOT / "tests" / "support"
+KAFKA_PYTHON = "3.0.12"
+KAFKA_VERSION = "4.4.0"
+NEEDED = ("pytest", "pytest-timeout", "py", "lz4", "zstandard", "python-snappy")
+SERVICE = '"""Not needed: the broker is started by kafka_python_suite."""\n\n' + "\n".join(
+    f"class {name}:\n    def __init__(self, *unused): ...\n"
+    for name in ("ExternalService", "SpawnedService")
+)
+"""A module that the tests import, and that their source distribution lacks."""
+LOCAL = ("TEST_F_LOCAL", "TEST_F_MANUAL")
+"""Marks of librdkafka's tests that speak to no broker."""
+TEST_S = 600
+
+
+def environment(broker: str, *paths: Path) -> dict[str, str]:
+    """Variables that `suite_brokers` reads, and where modules are found."""
+    return {
+        **os.environ,
+        "SUITE_BROKER": broker,
+        "SUITE_PYTHON": sys.executable,
+        "PYTHONPATH": os.pathsep.join(map(str, (*paths, SUPPORT))),
+    }
+
+
+def kafka_python(folder: Path, broker: str, rest: list[str]) -> int:
+    """Fetch the source distribution once; run its integration tests by pytest."""
+    source = folder / f"kafka_python-{KAFKA_PYTHON}"
+    python = folder / "kafka-python-environment" / "bin" / "python"
+    if not python.exists():
+        venv.create(python.parent.parent, with_pip=True)
+    pip = [python, "-m", "pip", "--quiet"]
+    subprocess.run([*pip, "install", f"kafka-python=={KAFKA_PYTHON}", *NEEDED], check=True)
+    if not source.exists():
+        what = ["--no-deps", "--no-binary", ":all:", f"kafka-python=={KAFKA_PYTHON}"]
+        subprocess.run([*pip, "download", "--dest", folder, *what], check=True)
+        with tarfile.open(f"{source}.tar.gz") as archive:
+            archive.extractall(folder, filter="data")
+        (source / "test" / "__init__.py").touch()
+        (source / "test" / "service.py").write_text(SERVICE)
+    variables = environment(broker, source)
+    variables |= {"KAFKA_VERSION": KAFKA_VERSION, "KAFKA_ROOT": str(source)}
+    command = [python, "-m", "pytest", "-q", "-p", "kafka_python_suite", "-o", "log_level=WARNING"]
+    command += ["test/integration", *rest]
+    return subprocess.run(command, cwd=source, env=variables).returncode
+
+
+def librdkafka(source: Path, broker: str, rest: list[str]) -> int:
+    """Run each test by its runner, one process each, all against one broker."""
+    sys.path.insert(0, str(SUPPORT))
+    os.environ |= environment(broker)
+    import suite_brokers
+
+    tests = source.absolute() / "tests"
+    found = re.findall(r"_TEST\((\d{4}_\w+),\s*([^,)]*)", (tests / "test.c").read_text())
+    names = (
+        rest
+        or sorted(
+            {
+                name[:4]  # the runner takes each test whose name begins so
+                for name, marks in found
+                if name[:4] != "0000" and not any(mark in marks for mark in LOCAL)
+            }
+        )
+    )
+    failed = []
+    with tempfile.TemporaryDirectory(prefix="librdkafka-suite-") as name:
+        folder = Path(name)
+        running = suite_brokers.start(folder / "broker")
+        config = folder / "test.conf"
+        config.write_text(
+            f"bootstrap.servers=127.0.0.1:{running.plain_port}\ntest.topic.random=true\n"
+        )
+        variables = {**os.environ, "RDKAFKA_TEST_CONF": str(config), "TEST_KAFKA_VERSION": "3.3.0"}
+        variables["LD_LIBRARY_PATH"] = f"{tests.parent / 'src'}:{tests.parent / 'src-cpp'}"
+        try:
+            for test in names:
+                verdict = _librdkafka_test(tests, test, variables, folder / f"{test}.log")
+                print(f"{test} {verdict}", flush=True)
+                if verdict == "failed":
+                    failed.append(test)
+                    print((folder / f"{test}.log").read_text(errors="replace")[-2000:])
+        finally:
+            running.stop()
+    print(f"{len(names) - len(failed)} passed, {len(failed)} failed")
+    return bool(failed)
+
+
+def _librdkafka_test(tests: Path, test: str, variables: dict[str, str], log: Path) -> str:
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            ["./test-runner", "-p1"],
+            cwd=tests,
+            env={**variables, "TESTS": test},
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            code = process.wait(TEST_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+    return "passed" if code == 0 else "failed"
+
+
+def main() -> int:
+    """Run one suite; 0 if all of it passed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("suite", choices=["kafka-python", "librdkafka"])
+    parser.add_argument("--broker", choices=["ours", "kafka"], default="ours")
+    parser.add_argument("--source", type=Path, help="librdkafka's built source tree")
+    parser.add_argument(
+        "--folder", type=Path, default=Path.home() / ".cache" / "onceflow-client-suites"
+    )
+    parser.add_argument("rest", nargs="*", help="for pytest, or names of librdkafka's tests")
+    args = parser.parse_args()
+    if args.suite == "kafka-python":
+        args.folder.mkdir(parents=True, exist_ok=True)
+        return kafka_python(args.folder, args.broker, args.rest)
+    if args.source is None or not (args.source / "tests" / "test-runner").exists():
+        parser.error("--source: give a source tree of librdkafka with its tests built")
+    return librdkafka(args.source, args.broker, args.rest)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
