@@ -1,7 +1,7 @@
-"""Ready aggregates, and what a fold is to the node that runs it.
+"""Ready aggregates such as ``Count``, and the fold that an aggregate node runs.
 
-A ready aggregate folds what the decorated function gives; without one the function is the fold
-itself, from a value and an accumulator to the next accumulator.
+A ready aggregate folds the results of the decorated function. Without one the function itself is
+the fold: it makes the next accumulator of a value and an accumulator.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ def _same(given: object) -> object:
 
 
 class Ready:
-    """An aggregate that is ready to use; make one of your own of four functions.
+    """An aggregate that is ready to use; ``Ready(first, add, merge)`` makes your own.
 
     Args:
         first: Makes an accumulator of one value.
         add: Makes the next accumulator of an accumulator and a value.
         merge: Makes one accumulator of two, for sessions.
-        result: Makes what is written of an accumulator; by default the accumulator is written.
-        kept: Gives the accumulator's type for the type of the values, by default that type.
-        gives: Type of the results where it is not that of the accumulator.
+        result: Makes the result of an accumulator; by default the accumulator is the result.
+        kept: Returns the accumulator's type for the type of the values, by default that type.
+        gives: Type of the results, if it is not the accumulator's.
 
     Raises:
-        DeclarationError: One of them is no function.
+        DeclarationError: One of them is not a function.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Ready:
 
 
 class Count(Ready):
-    """The number of records for which the function gives something other than None."""
+    """The number of records for which the function does not return None."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -74,7 +74,7 @@ class Count(Ready):
 
 
 class Sum(Ready):
-    """The sum of what the function gives."""
+    """The sum of the function's results."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -83,7 +83,7 @@ class Sum(Ready):
 
 
 class Mean(Ready):
-    """The mean of the numbers that the function gives, as ``float``."""
+    """The mean of the numbers that the function returns, as ``float``."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -97,13 +97,13 @@ class Mean(Ready):
 
 
 class Reduce(Ready):
-    """What a function makes of two values, again and again.
+    """Combines the values, two at a time, by a function.
 
     Args:
-        combine: Gives one value for an earlier and a later one, of the same type.
+        combine: Makes one value of an earlier and a later one, of the same type.
 
     Raises:
-        DeclarationError: It is no function.
+        DeclarationError: It is not a function.
     """
 
     def __init__(self, combine: Callable[..., object]) -> None:
@@ -113,24 +113,24 @@ class Reduce(Ready):
 
 
 class Min(Reduce):
-    """The smallest of what the function gives."""
+    """The smallest of the function's results."""
 
     def __init__(self) -> None:
         super().__init__(min)
 
 
 class Max(Reduce):
-    """The largest of what the function gives."""
+    """The largest of the function's results."""
 
     def __init__(self) -> None:
         super().__init__(max)
 
 
 class Collect(Ready):
-    """A list of what the function gives, in the order in which it came.
+    """A list of the function's results, in the order of arrival.
 
     Args:
-        values_max: Most values of one window and key; a record beyond is an error of that record.
+        values_max: Most values of one window and key; a further record fails.
 
     Raises:
         DeclarationError: The limit is below 1.
@@ -164,9 +164,9 @@ class Fold:
     Attributes:
         function: The decorated function.
         arguments: What it takes.
-        ready: Folds what the function gives; None where the function is the fold itself.
-        initial: First accumulator of a fold.
-        merge: One accumulator of two, for sessions; None where there is none.
+        ready: Folds the function's results; None if the function itself is the fold.
+        initial: First accumulator of each window.
+        merge: Makes one accumulator of two, for sessions; None without one.
     """
 
     function: Callable[..., object]

@@ -1,7 +1,7 @@
 """An application: processors declared by decorator, and the ways to run them.
 
-Declaring needs no network and no files. Everything that happens at run time is in ``runner``; this
-module only chooses how it is driven: blocking, or beside an event loop.
+Declaring needs no network and no files. ``worker`` is the loop that runs an application; this
+module only chooses how to drive it: blocking, or beside an event loop.
 """
 
 from __future__ import annotations
@@ -68,10 +68,11 @@ class App:
 
         app.run()
 
-    Every process that runs it is one worker; the group spreads the partitions over them.
+    Each process that runs it is one worker; the group divides the partitions among the workers.
 
     Args:
-        name: Names the group, the transactional ids and the changelog topics: keep it.
+        name: Names the group, the transactional ids and the changelog topics. With another name
+            the application starts without offsets and state.
         bootstrap_servers: Addresses as ``host:port``; default ``localhost:9092``.
         **settings: Settings of applications, and of the sessions, producers and consumers under
             them, such as ``client``, ``security``, ``commit_interval_ms`` or ``linger_ms``:
@@ -114,17 +115,18 @@ class App:
         """Declare a function as a processor of a topic, or of another processor's results.
 
         Several functions may read one topic: each gets every record. One function may read several
-        topics, whose records come in the order of their timestamps. A function that is given
-        another one in place of a topic gets what that one returns, without a topic in between;
-        one record and all calls that follow from it are committed together.
+        topics: it gets their records in the order of their timestamps. A function that is declared
+        with another function in place of a topic gets that one's results, without a topic in
+        between; one record and all calls that follow from it are committed together.
 
-        What the function returns is what is written: a value goes to ``to`` under the record's
-        key, a list or whatever is yielded gives several, an ``Output`` names topic, key, headers
-        or partition itself, None writes nothing.
+        The function's results are written: a value goes to ``to`` with the record's key, a list or
+        a generator gives several, an ``Output`` names topic, key, headers or partition itself, and
+        None writes nothing.
 
-        With ``batch`` it takes up to so many records of a partition: lists, ``list[Order]``, or
-        Arrow data, ``pyarrow.RecordBatch`` (objects as columns) or ``pyarrow.Array``. It returns
-        one result for each record, or None. A call that fails is repeated with halves.
+        With ``batch`` the function takes up to that many records of a partition: as lists,
+        ``list[Order]``, or as Arrow data, ``pyarrow.RecordBatch`` (objects as columns) or
+        ``pyarrow.Array``. It returns one result for each record, or None. After a call that
+        failed, it is called with halves of the records.
 
         With ``concurrency`` calls of an async function overlap, for different keys of a partition
         and for records without a key. Outputs of a partition keep the order of its records.
@@ -132,18 +134,18 @@ class App:
         Args:
             topic: Input topic, or several with one partition count; or a declared processor.
             to: Topic of returned values.
-            key: Another key by the value; records then go through a repartition topic first.
+            key: Returns another key for a value; records then go through a repartition topic first.
             branches: Further topics by name, for ``Output(value, branch="name")``.
             batch: Most records in one call.
-            park: Whether a record that waits for its retry is parked with those of its key behind
-                it, while other keys go on: True, or ``Parking`` with bounds.
+            park: Whether a record that waits for its retry is parked, with later ones of its key,
+                while other keys go on: True, or ``Parking`` with limits.
             concurrency: Most calls at once for each partition, 1 to 10,000; for async functions.
-            **options: ``name``, the function's by default, names the changelogs. ``dead_letter``
-                is the topic of records that fail for good, and makes that the policy. ``retries``
-                are further attempts, a number or ``Retries``. ``on_error`` follows the last one:
-                ``stop`` (default) or ``skip``. ``limits`` say how many dead letters are too many.
+            **options: ``name``, the function's by default, names the changelogs. ``retries``
+                are further attempts, a number or ``Retries``. After the last one, ``on_error`` is
+                ``stop`` (default) or ``skip``; with ``dead_letter`` the record goes to that topic
+                instead. ``limits`` say how many dead letters are too many.
                 ``format`` is ``json`` or ``msgpack`` for structured values, ``store`` is ``lmdb``
-                or ``memory`` for committed state. ``migrations`` hold a ``Migration`` from each
+                or ``memory`` for committed state. ``migrations`` holds a ``Migration`` from each
                 earlier type of a state, by its name.
 
         Returns:
@@ -170,7 +172,7 @@ class App:
         single: Mapping[str, Any],
         options: FunctionOptions,
     ) -> Declaration:
-        """The declaration of a processor: of one that takes single records, or many at once."""
+        """Return the declaration of a processor that takes single records, or many at once."""
         if batch is None:
             resources = self._given()
             return declare_function(
@@ -205,29 +207,28 @@ class App:
 
         The function takes a value and the accumulator and returns the next accumulator; the
         default of that parameter begins each window. With ``fold=Sum()`` or another ready
-        aggregate it takes a value alone and returns what is folded. It may also take ``key``,
-        ``headers`` and a ``Window``. The result has the key of its records and, as its timestamp,
-        the last millisecond of the window.
+        aggregate it takes only a value and returns what to fold. It may also take ``key``,
+        ``headers`` and a ``Window``. The result has the key of its records; its timestamp is the
+        last millisecond of the window.
 
         A window closes when stream time, the greatest event time so far, reaches its end plus
         grace. It never opens again: a record that comes later is late.
 
         Args:
-            topic: Input topic, or several with one partition count; or a function that is a
-                processor of this application already.
+            topic: Input topic, or several with the same partition count; or a declared processor.
             window: ``Tumbling``, ``Hopping`` or ``Session``.
             to: Topic of the results.
             fold: A ready aggregate: ``Count``, ``Sum``, ``Mean``, ``Min``, ``Max``, ``Collect``,
                 ``Reduce``.
-            merge: For sessions of a fold: makes one accumulator of two.
-            time: Event time by the value: a datetime with a zone, or milliseconds since 1970; the
-                record's timestamp by default.
+            merge: For sessions without ``fold``: makes one accumulator of two.
+            time: Returns the event time for a value: a datetime with a zone, or milliseconds since
+                1970. By default it is the record's timestamp.
             idle: Silence of the input after which the wall clock closes windows; by default they
                 wait for a later record.
             late: Topic of records whose windows are all closed, in the same transaction; by
                 default they are dropped with a warning.
             emit: ``close`` gives one result when a window closes, ``update`` one for each record.
-            key: Another key by the value; see ``processor``.
+            key: Returns another key for a value; see ``processor``.
             **options: As of ``processor``; the state to migrate is named ``windows``.
 
         Returns:
@@ -264,9 +265,9 @@ class App:
             def enrich(order: Order, customer: Annotated[Customer | None, customers]) -> Enriched:
                 ...
 
-        The function gets the row of its record's key. The table is read to its end before the
-        first record that the application ever takes; from then on rows and records are taken in
-        the order of their timestamps (``max_task_idle_ms``). Both topics need the same partition
+        The function gets the row of its record's key. At its first start the application reads the
+        table to its end before it takes a record; from then on it takes rows and records in the
+        order of their timestamps (``max_task_idle_ms``). Both topics need the same partition
         count.
 
         Args:
@@ -307,14 +308,14 @@ class App:
                 country: Annotated[Country | None, countries.by(lambda order: order.country)],
             ) -> Enriched: ...
 
-        Any key can be looked up, and the topic may have any partition count. Each worker reads the
-        topic before it takes its first record, from the beginning to the last stable offset, and
-        follows it afterwards; only committed records count. Rows are kept in memory and read again
-        after a restart, and there is no changelog.
+        A function can look up any key, and the topic may have any partition count. Before its
+        first record, each worker reads the topic from the beginning to the last stable offset; it
+        follows it afterwards and takes only committed records. Rows are kept in memory, without a
+        changelog, and read again after a restart.
 
         As with Kafka Streams' ``GlobalKTable``, rows and records are not synchronised in time: a
-        record meets the row that its worker has read by then, and one that is processed again
-        after an abort may meet a later row.
+        record gets the row that its worker has read by then. A record that is processed again
+        after an abort may get a later row.
 
         Args:
             topic: The topic; its records without a value delete their key.
@@ -349,16 +350,16 @@ class App:
     ) -> Callable[[F], F]:
         """Declare a function that joins two streams by key, two tables, or a stream with a table.
 
-        A stream is a topic, or a function that is a processor already: its results are joined.
-        Two records are partners when they have one key and are at most ``within`` apart. The
-        function gets both values (and ``key``) and gives the result, whose timestamp is the later
-        one of the two. A result without a partner is given when no partner can come any more:
-        when stream time is past ``within`` and ``grace``.
+        A stream is a topic, or a declared processor, whose results are joined. Two records are
+        partners if they have the same key and are at most ``within`` apart. The function gets both
+        values (and ``key``) and returns the result; its timestamp is the later one of the two. A
+        result without a partner is given when no partner can come any more: when stream time is
+        past ``within`` and ``grace``.
 
-        Of two tables each change gives the new result of its key, or deletes it.
+        With two tables, each change of either gives the new result for its key, or deletes it.
 
-        A table on the right of a stream is looked up: each record of the stream gives a result
-        with the row of its key, and of a global table with that of any key::
+        With a stream and a table, each record of the stream gives a result with the row of its
+        key. With a global table it may be the row of any key::
 
             @app.join("orders", countries.by(lambda order: order.country), to="priced")
             def price(order: Order, country: Country) -> Priced: ...
@@ -367,13 +368,14 @@ class App:
             left: A topic, a processor, or a table.
             right: Another topic with the same partition count, another processor, a table, or a
                 global table, also with ``by``.
-            within: Longest time between partners, before or after; of streams alone.
+            within: Longest time between partners, before or after; only for two streams.
             grace: How long records may come late, in stream time.
             kind: ``inner``, ``left`` (also left ones without a partner) or ``outer``.
             to: Topic of the results.
-            time: Event time by the value, of either side; the record's timestamp by default.
-            idle: Silence of both inputs after which the wall clock goes on in place of records.
-            late: Topic of records that come when their time is over; by default they are dropped
+            time: Returns the event time for a value of either side; by default it is the record's
+                timestamp.
+            idle: Silence of both inputs after which the wall clock moves stream time on.
+            late: Topic of records that come too late for partners; by default they are dropped
                 with a warning.
             **options: As of ``processor``.
 
@@ -381,8 +383,8 @@ class App:
             A decorator that returns the function unchanged.
 
         Raises:
-            DeclarationError: A parameter cannot be filled, may be missing and is not annotated so,
-                or both sides are one.
+            DeclarationError: A parameter cannot be filled, a parameter that may be missing does
+                not allow None, or both sides are the same.
         """
         check_known(App.join, options)
         joining = Joining(left, right, within, grace, kind, to, time, idle, late)
@@ -404,7 +406,7 @@ class App:
 
         ``owner`` sets them through a parameter annotated ``Timers``. The function may take
         ``key``, the ``Timer``, ``Timers`` to set further ones, and states of the owner by their
-        names; what it returns goes to ``to`` under the key, with the time when it was due.
+        names. Its results go to ``to`` with the timer's key and due time.
 
         Args:
             owner: A processor of this application that sets timers.
@@ -493,17 +495,17 @@ class App:
             def place(visit: Visit, geo: Geocoder) -> str:
                 return geo.name_of(visit.latitude, visit.longitude)
 
-        What it gives is handed to functions that are declared behind it, and to shutdown functions,
-        by its annotated type. It may be async. An error in it ends the application.
+        Functions that are declared after it, and shutdown functions, get its result by their
+        annotated types. It may be async. An error in it ends the application.
 
         Args:
-            function: Takes what startup functions above it give, and gives one object, or None.
+            function: Takes results of earlier startup functions, and returns one object, or None.
 
         Returns:
             The function unchanged.
 
         Raises:
-            DeclarationError: A type is missing, cannot be told from a record's, or is given twice.
+            DeclarationError: A type is missing, is one that values have, or is returned twice.
         """
         self._hooks.append(declare_hook(function, self._hooks, at_start=True))
         return function
@@ -511,23 +513,23 @@ class App:
     def shutdown(self, function: F) -> F:
         """Declare a function that runs when the application ends, also by an error.
 
-        Shutdown functions run in the reverse order of their declaration, after the last commit;
-        one whose objects do not exist, because a startup function failed, is left out.
+        Shutdown functions run in the reverse order of their declaration, after the last commit. If
+        a startup function failed, those that need its object are left out.
 
         Args:
-            function: Takes what startup functions above it give.
+            function: Takes results of earlier startup functions.
 
         Returns:
             The function unchanged.
 
         Raises:
-            DeclarationError: No startup function gives what it takes.
+            DeclarationError: No startup function returns an object that it takes.
         """
         self._hooks.append(declare_hook(function, self._hooks, at_start=False))
         return function
 
     def _given(self) -> list[object]:
-        """Types of what startup functions give."""
+        """Return the types of the startup functions' results."""
         return [hook.gives for hook in self._hooks if hook.gives is not None]
 
     def _add(self, declared: Declaration) -> None:
@@ -540,10 +542,10 @@ class App:
         return build(self.name, group, to_nodes(declared, group), self._hooks, shared)
 
     def topology(self) -> Topology:
-        """The declared processors as a graph; ``print`` it to read it.
+        """Return the declared processors as a graph; ``print`` it to read it.
 
         Raises:
-            DeclarationError: A function returns values that have nowhere to go.
+            DeclarationError: A function returns values, but has no target for them.
         """
         check_targets(self._declared)
         return self._build(self._declared)
@@ -552,7 +554,7 @@ class App:
         """Change settings of a declared application, as the command line does.
 
         Args:
-            **changes: Settings as for the constructor; those that ``client`` holds win too.
+            **changes: Settings as for the constructor; those within ``client`` win too.
 
         Raises:
             ConfigError: A setting cannot work.
@@ -565,18 +567,19 @@ class App:
     # Running -------------------------------------------------------------------------------
 
     def run(self, *, until_end: bool = False) -> RunReport:
-        """Process until SIGINT, SIGTERM or ``stop``, or to the end of what there is now.
+        """Process until SIGINT, SIGTERM or ``stop``, or to the present end of the inputs.
 
-        The first signal lets the record in hand finish and commits what is processed, within
-        ``shutdown_timeout_ms``; a second one, or the end of that time, aborts instead and exits
-        with status 130. SIGINT and ``stop`` give the partitions to others at once. After SIGTERM
-        they wait for the next start of this worker until its session times out, so that a rolling
-        restart moves nothing; ``leave_on_sigterm=True`` gives them up too.
+        The first signal lets the current record finish and commits the processed ones, within
+        ``shutdown_timeout_ms``. A second one, or the end of that time, aborts instead and exits
+        with status 130. SIGINT and ``stop`` leave the group, so that others get the partitions at
+        once. SIGTERM does not: the partitions wait for the next start of this worker until its
+        session times out, so that a rolling restart moves none. ``leave_on_sigterm=True`` changes
+        that.
 
         Args:
-            until_end: Take the ends of all inputs at the start, process what is in front of them
-                and what follows from it, commit, and return. Windows and timers that are not due
-                then stay open for the next run. Of several such workers each returns when the
+            until_end: Note the ends of all inputs at the start, process the records before them
+                and the records that follow from these, commit, and return. Windows and timers that
+                are not due then stay open for the next run. Several such workers return when their
                 group has committed everything.
 
         Returns:
@@ -641,7 +644,7 @@ class App:
 
     @property
     def figures(self) -> WorkerFigures | None:
-        """Counters of the running worker, and a picture of its tasks; None without a worker."""
+        """Counters of the running worker, and a snapshot of its tasks; None without a worker."""
         worker = self._worker
         return None if worker is None else worker.figures
 
@@ -676,8 +679,8 @@ class App:
     def pause(self) -> None:
         """Take no records until ``resume``; callable from any thread.
 
-        What is processed is committed. The worker stays in its group and keeps its partitions, and
-        its state is restored and ready. Calls in hand end first.
+        Processed records are committed, and running calls end first. The worker stays in its group
+        and keeps its partitions and its restored state.
         """
         self._hold(held=True)
 

@@ -1,8 +1,8 @@
-"""Which tasks a worker has: from the partitions that the group gave it, and how the group divides.
+"""The tasks of a worker's assigned partitions, and the assignor that moves whole tasks.
 
-A task needs the same partition number of all its inputs, so the group has to give these to one
-member: ``CoPartitioned`` does that where this side divides (classic protocol), and the broker's
-``range`` assignor where the broker does (KIP-848).
+A task needs the same partition number of all its inputs, so one member must get all of these.
+Under the classic protocol ``CoPartitioned`` ensures that; under the consumer protocol (KIP-848) the
+broker's ``range`` assignor does.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ class Tasks:
         return len(self._by_id)
 
     def of(self, partition: TopicPartition) -> Task | None:
-        """The task of an input partition, if all of its inputs are here."""
+        """Return the task of an input partition; None while others of its inputs are missing."""
         return self._by_partition.get(partition)
 
     @property
     def owned(self) -> frozenset[TopicPartition]:
-        """All partitions that the group gave this worker."""
+        """All partitions that the group assigned to this worker."""
         return frozenset(self._owned)
 
     @property
     def incomplete(self) -> set[TopicPartition]:
-        """Partitions whose task has inputs that are elsewhere."""
+        """Partitions whose task has further inputs, which this worker does not own."""
         return self._owned - self._by_partition.keys()
 
     @property
@@ -70,11 +70,10 @@ class Tasks:
         return any(task.status in waiting for task in self._by_id.values())
 
     def assign(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Make the tasks that are complete now.
+        """Add partitions, and make the tasks that have all of their inputs now.
 
         Returns:
-            Partitions that must stay paused: their task has to be restored first, or has inputs
-            that are elsewhere.
+            Partitions to pause: their task must be restored first, or lacks inputs.
         """
         added = list(partitions)
         self._owned.update(added)
@@ -93,7 +92,7 @@ class Tasks:
         return [partition for partition in paused if partition in self._owned]
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Close the tasks of partitions that are gone, before anybody else opens their stores."""
+        """Close the tasks of partitions that are gone, before other workers open their stores."""
         gone = list(partitions)
         self._owned.difference_update(gone)
         tasks = {id(task): task for p in gone if (task := self._by_partition.get(p)) is not None}
@@ -106,7 +105,7 @@ class Tasks:
                 if task.state is not None:
                     self.restorer.drop(task.state)
                 task.close()
-            except Exception as error:  # noqa: BLE001 - the others are to be closed too
+            except Exception as error:  # noqa: BLE001 - close the others too
                 errors.append(error)
         if errors:
             raise errors[0]
@@ -117,10 +116,10 @@ class Tasks:
 
 
 class CoPartitioned:
-    """Divides the tasks of an application, cooperatively (KIP-429), and so its partitions.
+    """Assigns whole tasks to members, cooperatively (KIP-429).
 
-    The inputs of a task go to one member. Among members it is the sticky division: as even as can
-    be, moving as few tasks as possible.
+    One member gets all inputs of a task. Tasks are assigned as by the cooperative-sticky assignor:
+    evenly, with as few moves as possible.
 
     Args:
         topology: The application.

@@ -10,7 +10,7 @@ from onceflow.processors.values import Decoder
 
 
 class Form(enum.Enum):
-    """How the values of a run of records are given."""
+    """How a function gets the values of many records."""
 
     LIST = "list"
     RECORD_BATCH = "Arrow record batch"
@@ -18,7 +18,7 @@ class Form(enum.Enum):
 
 
 class Field(enum.Enum):
-    """What of each record a parameter gets."""
+    """The part of each record that a parameter gets."""
 
     VALUE = "value"
     KEY = "key"
@@ -31,9 +31,9 @@ class Part:
     """What one parameter of a batch function gets.
 
     Attributes:
-        field: What of each record.
-        form: How it is given.
-        decode: Decoder of single values or keys; None where none is needed.
+        field: The part of each record.
+        form: How the parameter gets it.
+        decode: Decoder of single values or keys; None if none is needed.
         schema: Arrow schema from ``Annotated[pa.RecordBatch, schema]``; None infers one.
         argument: The parameter that gets rows of a table; None for the others.
     """

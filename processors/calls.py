@@ -1,11 +1,10 @@
-"""Where a worker's coroutines run that wait for brokers: in place, or on one helper thread.
+"""Runs a worker's requests to brokers: in the worker's thread, or on one helper thread.
 
-A worker is a coroutine, and so is everything in it that asks brokers. Over blocking clients such a
-coroutine never suspends, over asyncio clients it is awaited; ``InPlace`` serves both. Beside an
-event loop that belongs to async handlers, ``OnThread`` runs it over blocking clients on one helper
-thread, always the same and never two at a time, so that handlers go on and heartbeats do not depend
-on them. What the session calls back from there is brought home to the loop: the worker's state has
-one thread.
+A worker is a coroutine, and so are its requests to brokers. Over blocking clients such a coroutine
+never suspends; over asyncio clients it is awaited. ``InPlace`` serves both. With async handlers and
+blocking clients, ``OnThread`` runs the requests on one helper thread, one at a time, so that
+handlers go on meanwhile and heartbeats do not wait for handlers. ``home`` brings the session's
+callbacks from that thread back to the loop, so that only one thread touches the worker's state.
 """
 
 from __future__ import annotations
@@ -30,32 +29,32 @@ class Calls(Protocol):
     """Runs the coroutines of a worker that ask brokers."""
 
     async def __call__(self, work: Coroutine[object, None, T]) -> T:
-        """Run one to its end."""
+        """Run a coroutine to its end."""
 
     def home(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function of the worker from within such a coroutine."""
 
     def close(self) -> None:
-        """Release the helper thread, if any."""
+        """End the helper thread, if there is one."""
 
 
 class InPlace:
-    """Awaits them where the worker runs."""
+    """Awaits the coroutines where the worker runs."""
 
     async def __call__(self, work: Coroutine[object, None, T]) -> T:
-        """Await it; over blocking clients that never suspends."""
+        """Await the coroutine; over blocking clients that never suspends."""
         return await work
 
     def home(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call it."""
+        """Call the function."""
         return function(*args, **kwargs)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing."""
 
 
 class OnThread:
-    """Runs them on one helper thread, which never keeps the process from ending.
+    """Runs the coroutines on one helper thread, which never keeps the process from ending.
 
     Args:
         interrupt: Makes a waiting call return early, when its caller is cancelled.
@@ -73,7 +72,7 @@ class OnThread:
             job()
 
     async def __call__(self, work: Coroutine[object, None, T]) -> T:
-        """Run it on the helper thread and await the result."""
+        """Run the coroutine on the helper thread and await the result."""
         done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def job() -> None:
@@ -87,13 +86,13 @@ class OnThread:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
-            # The next call must not meet this one half done; it waits behind it on the thread.
+            # The next call waits on the thread until this one has ended.
             self._interrupt()
             await asyncio.wait([future], timeout=CANCEL_WAIT_S)
             raise
 
     def home(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call it on the loop's thread and wait for it."""
+        """Call the function on the loop's thread and wait for its result."""
 
         async def call() -> T:
             return function(*args, **kwargs)
@@ -101,20 +100,20 @@ class OnThread:
         return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
 
     def close(self) -> None:
-        """Let the helper thread end."""
+        """Ask the helper thread to end."""
         self._queue.put(None)
 
 
 class Attempt(Generic[T]):
-    """A blocking step on a thread of its own, which its caller can leave behind.
+    """A blocking step in its own thread, for which its caller can stop waiting.
 
-    Reaching brokers may take long, and neither a signal handler nor another thread can end it. So
-    the caller waits for whichever comes first, the result or ``leave``. The thread of a step that
-    was left ends by itself and does not keep the process from ending.
+    Connecting to brokers may take long, and neither a signal handler nor another thread can end it.
+    So the caller waits for the result or for ``leave``. After ``leave`` the thread ends by itself;
+    it does not keep the process from ending.
 
     Args:
-        step: Makes something.
-        undo: Releases it, on the same thread, if the caller has left.
+        step: Makes an object.
+        undo: Releases the object, on the same thread, if the caller has left.
     """
 
     def __init__(self, step: Callable[[], T], undo: Callable[[T], None]) -> None:
@@ -134,10 +133,10 @@ class Attempt(Generic[T]):
         """Run the step.
 
         Returns:
-            What it made; None if ``leave`` was called first.
+            The object; None if ``leave`` was called first.
 
         Raises:
-            BaseException: What the step raised.
+            BaseException: The step's error.
         """
         threading.Thread(target=self._work, name="onceflow-start", daemon=True).start()
         try:

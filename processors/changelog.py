@@ -1,13 +1,12 @@
-"""Changelogs: how state comes back from them, up to a bound that misses nothing, or without end.
+"""Restores state from changelogs: up to their present ends, or without an end for a standby.
 
-The bound is the high watermark at the moment when the partition was taken over, read while the
-changelog is consumed with read_committed: with the last stable offset as the bound, committed
-changes behind a transaction that is still being ended would be missed without a word. The end is
-recognised by the reader's position, because the last offsets are transaction markers. A standby is
-the same replay without an end.
+The end is the high watermark when the partition was taken over, although the records are read with
+read_committed. With the last stable offset as the end, a restoration would miss committed changes
+that follow a transaction which is still being ended. The last offsets are transaction markers, so
+the reader's position shows the end, not the last record.
 
-Changes are gathered and reach the map in large sorted portions, each with the offset up to which it
-goes, so that a restoration that was cut off reads only the rest.
+Changes are written to the map in large portions, each with its last offset, so that an interrupted
+restoration reads only the rest.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ COMPLETE_NOTED_MS = 600_000
 
 PORTION_RECORDS = 250_000
 PORTION_BYTES = 64 * 1024 * 1024
-"""Changes of one changelog that are gathered before they reach the map."""
+"""Changes of one changelog that stay in memory until they are written to the map together."""
 
 
 class ChangelogReader(Protocol):
     """Reads changelog partitions, committed records only, outside of any group.
 
-    Every method gives its result, or something to await for it.
+    Every method returns its result or an awaitable of it.
     """
 
     def bounds(
@@ -49,15 +48,15 @@ class ChangelogReader(Protocol):
         Mapping[TopicPartition, tuple[int, int]]
         | Awaitable[Mapping[TopicPartition, tuple[int, int]]]
     ):
-        """Log start offset and high watermark of each partition.
+        """Return log start offset and high watermark of each partition.
 
         Args:
             partitions: The partitions.
-            committed: Whether the last stable offset is wanted in place of the high watermark.
+            committed: Return the last stable offset in place of the high watermark.
         """
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> Awaitable[None] | None:
-        """Read these partitions from these offsets on, and no others."""
+        """Read only these partitions, from these offsets on."""
 
     def poll(
         self, timeout_ms: int
@@ -65,11 +64,11 @@ class ChangelogReader(Protocol):
         """Take records.
 
         Raises:
-            OffsetOutOfRangeError: A position is not in its changelog any more.
+            OffsetOutOfRangeError: The log does not hold a position any more.
         """
 
     def position(self, partition: TopicPartition) -> int | Awaitable[int]:
-        """Where reading goes on, behind markers and aborted records."""
+        """Return the next offset to read, after markers and aborted records."""
 
     def close(self) -> Awaitable[None] | None:
         """Release connections."""
@@ -83,10 +82,10 @@ class _Replay:
         state: The task's state.
         name: Which of its stores.
         position: Offset to read next.
-        end: Where it is complete; None for a standby.
-        start: Where this replay began, for progress lines.
-        changes: What is read and not in the map.
-        size_bytes: Of these changes, roughly.
+        end: Offset at which it is complete; None for a standby.
+        start: Offset at which this replay began, for progress lines.
+        changes: Changes that were read and are not in the map yet.
+        size_bytes: Approximate size of these changes.
     """
 
     state: TaskState
@@ -98,7 +97,7 @@ class _Replay:
     size_bytes: int = 0
 
     def take(self, columns: RecordColumns) -> None:
-        """Gather changes; the last one of a key counts."""
+        """Collect changes; a later one of a key replaces an earlier one."""
         values = columns.values
         self.changes.update(zip(cast("list[bytes]", columns.keys), values, strict=True))
         self.size_bytes += sum(map(len, filter(None, values)))
@@ -107,7 +106,7 @@ class _Replay:
             self.store()
 
     def store(self) -> None:
-        """Let the changes reach the map."""
+        """Write the changes to the map."""
         self.state.restored(self.name, self.changes, self.position)
         self.changes = {}
         self.size_bytes = 0
@@ -117,7 +116,7 @@ class Restorer:
     """All replays of a worker, advanced in slices between polls of the input.
 
     Args:
-        make_reader: Makes the reader at the first need.
+        make_reader: Makes the reader, at its first use.
         clock: Monotonic seconds.
     """
 
@@ -145,7 +144,7 @@ class Restorer:
 
     @property
     def left(self) -> dict[TopicPartition, int]:
-        """Offsets that are left to replay, by changelog; a standby has no end."""
+        """Offsets that are left to replay, by changelog, without standbys."""
         return {
             changelog: max(0, replay.end - replay.position)
             for changelog, replay in self._replays.items()
@@ -158,10 +157,10 @@ class Restorer:
         Args:
             state: The task's state, with an open map.
             partition: Its partition number.
-            follow: Go on without an end, for a standby.
+            follow: Whether to replay without an end, for a standby.
 
         Returns:
-            Whether it is complete already.
+            Whether the state is complete already.
 
         Raises:
             StateMismatchError: State and changelogs do not belong together.
@@ -197,7 +196,7 @@ class Restorer:
         self._finish_if_done(changelog, replay)
 
     async def _begin_again(self, reader: ChangelogReader) -> None:
-        """A changelog was truncated or made anew while it was replayed: look at all once more."""
+        """Compare all states with their changelogs again, after one was truncated or made again."""
         replays = dict(self._replays)
         bounds = await settle(reader.bounds(list(replays)))
         for changelog, replay in replays.items():
@@ -247,7 +246,7 @@ class Restorer:
         return lags
 
     def drop(self, state: TaskState) -> None:
-        """Forget a task whose partition is gone."""
+        """Stop the replays of a task whose partition is gone."""
         self._waiting.pop(state, None)
         self._goals.pop(state, None)
         self._noted_ms.pop(state, None)
@@ -268,10 +267,10 @@ class Restorer:
         """Replay for a while.
 
         Args:
-            timeout_ms: How long, roughly.
+            timeout_ms: Approximate duration.
 
         Returns:
-            Tasks whose state is complete now.
+            States that are complete now.
 
         Raises:
             StateMismatchError: State and changelogs do not belong together.
@@ -307,7 +306,7 @@ class Restorer:
             if replay is not None and len(columns):
                 replay.take(columns)
         for changelog, replay in self._reading.items():
-            # Asked only near the end: markers lie between the last record and the bound.
+            # Markers between the last record and the end move the position without a record.
             position = await settle(reader.position(changelog))
             if position > replay.position:
                 replay.position = position

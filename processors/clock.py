@@ -1,10 +1,10 @@
 """Event time of records, and stream time: the greatest event time that a function has seen.
 
-Stream time belongs to a function within a task, since two functions may take the time of one record
-from different places. It never goes back and is restored with the state that depends on it, so
-that a window that was closed stays closed. One record from a wrong clock must not close all
-windows: an event time too far ahead of the wall clock is an error of its record. An input that is
-silent for longer than a declared bound lets the wall clock move stream time on.
+Each function of a task has its own stream time, since two functions may take a record's time from
+different places. Stream time never goes back and is restored with the state that depends on it, so
+that a closed window stays closed. One record from a wrong clock must not close all windows: a
+record whose event time is too far ahead of the wall clock fails. If an input is silent for longer
+than a declared time, the wall clock moves stream time on.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from onceflow.processors.state.timed import (
 from onceflow.processors.windows import EPOCH, MS
 
 TimeOf = Callable[..., object]
-"""A function of the value: a datetime with a zone, or milliseconds since 1970."""
+"""Returns the event time for a value: a datetime with a zone, or milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Where the records of a function stand in time.
+    """How a function takes the time of its records.
 
     Attributes:
-        time_of: Event time by the value; None takes the record's timestamp.
+        time_of: Returns the event time for a value; None takes the record's timestamp.
         idle_ms: Silence after which the wall clock moves stream time on; None for never.
     """
 
@@ -40,7 +40,7 @@ class Timing:
     idle_ms: int | None = None
 
     def event_time_ms(self, name: str, value: object, timestamp_ms: int) -> int:
-        """Event time of a record.
+        """Return the event time of a record.
 
         Args:
             name: The function, for messages.
@@ -48,7 +48,7 @@ class Timing:
             timestamp_ms: The record's timestamp, -1 for none.
 
         Raises:
-            EventTimeError: There is none, or none that can be understood.
+            EventTimeError: The record has no time, or ``time=`` returned something else.
         """
         if self.time_of is None:
             if timestamp_ms < 0:
@@ -71,13 +71,13 @@ class Timing:
 
 
 class StreamClock:
-    """Stream time of one function, for all of its tasks; each keeps it in its store.
+    """Stream time of one function, for all of its tasks; each task keeps it in its store.
 
     Args:
         name: The function, for messages.
-        timing: As declared.
+        timing: The declared timing.
         wall_ms: Wall clock in milliseconds.
-        max_future_ms: How far an event time may be ahead of the wall clock; None for any.
+        max_future_ms: How far an event time may be ahead of the wall clock; None for no limit.
     """
 
     __slots__ = ("_idle_ms", "_max_future_ms", "_name", "wall_ms")
@@ -95,15 +95,12 @@ class StreamClock:
         self._max_future_ms = max_future_ms
 
     def observe(self, store: TimedStore, rows: Rows, time_ms: int) -> int:
-        """A record came: move stream time on.
+        """Move stream time on for a record, and return it.
 
         Args:
-            store: Of the task.
-            rows: A layer on it, which is dropped when the record fails.
+            store: The task's store.
+            rows: A layer on the store, which is dropped if the record fails.
             time_ms: Event time of the record.
-
-        Returns:
-            Stream time.
 
         Raises:
             EventTimeError: The record is too far ahead of the wall clock.
@@ -111,7 +108,7 @@ class StreamClock:
         self.check(time_ms)
         if self._idle_ms is not None:
             if store.moved_wall_ms is not None:
-                idle_ms = self.now_ms(store)  # What the silence closed stays closed.
+                idle_ms = self.now_ms(store)  # Windows that the silence closed stay closed.
                 if idle_ms > stream_time_ms(rows):
                     set_stream_time(rows, idle_ms)
             store.moved_wall_ms = self.wall_ms()
@@ -137,10 +134,10 @@ class StreamClock:
                 )
 
     def now_ms(self, store: TimedStore) -> int:
-        """Stream time, with what a silence adds to it.
+        """Return stream time, including its movement by silence.
 
-        From the end of the idle bound on it goes as fast as the wall clock, so that a window
-        closes as long after the last record as it would with later ones.
+        After ``idle_ms`` of silence it moves as fast as the wall clock, so that a window closes as
+        long after the last record as later records would close it.
         """
         now_ms = store.time_ms
         if self._idle_ms is None or now_ms == NO_TIME_MS:
@@ -151,7 +148,7 @@ class StreamClock:
         return now_ms + max(0, wall_ms - store.moved_wall_ms - self._idle_ms)
 
     def waits_ms(self, store: TimedStore, due_ms: int) -> int | None:
-        """Milliseconds until stream time reaches a time by silence alone; None for never."""
+        """Return the milliseconds until silence moves stream time to ``due_ms``; None for never."""
         if self._idle_ms is None:
             return 0 if store.time_ms >= due_ms else None
         left_ms = due_ms - self.now_ms(store)

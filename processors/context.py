@@ -1,8 +1,8 @@
-"""What a handler can ask and do beyond its arguments: outputs to any topic, and where it stands.
+"""``Output`` and ``Context``: outputs to any topic, and the record that a handler processes.
 
-``Output`` says where a value goes. ``Context`` belongs to one attempt at one record and refuses to
-send after the handler returned, so that a forgotten task cannot write into the transaction of a
-later record. Buffering and sending are done in ``outputs``.
+A ``Context`` belongs to one attempt at one record. It refuses to send after the handler has
+returned, so that a forgotten task cannot write into the transaction of a later record. ``lanes``
+collects outputs, and ``ledger`` sends them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onceflow.sdk.model.partitions import Headers, TopicPartition
 
 
 class Inherit(enum.Enum):
-    """Marks what an output takes from the record that it was made from."""
+    """Marks fields of an output that are taken from the processed record."""
 
     KEY = "the record's key"
 
@@ -45,11 +45,11 @@ class Output:
 
 
 class Context:
-    """The attempt at one record that is going on.
+    """One attempt at one record.
 
     Attributes:
         record: The record as it was read, with bytes as key and value.
-        attempt: 1 for the first attempt, counted since this process read the record.
+        attempt: Number of the attempt since this process read the record, 1 for the first.
         processor: Name of the processor.
     """
 
@@ -64,15 +64,15 @@ class Context:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Where the record comes from."""
+        """Partition of the record."""
         return TopicPartition(self.record.topic, self.record.partition)
 
     @property
     def record_id(self) -> str:
         """``topic-partition-offset``: the same in every attempt.
 
-        Hand it to systems outside of Kafka as idempotency key: their effects are not part of the
-        transaction, and an abort makes the record come again.
+        Pass it to systems outside of Kafka as an idempotency key: their effects are not part of the
+        transaction, and the record is processed again after an abort.
         """
         return f"{self.record.topic}-{self.record.partition}-{self.record.offset}"
 
@@ -91,7 +91,7 @@ class Context:
         Args:
             topic: Topic name.
             value: Value; None is a tombstone.
-            key: Key, the input record's by default; records of one key go to one partition.
+            key: Key, the input record's by default; all records of a key go to one partition.
             headers: Pairs of name and bytes.
             partition: Partition number; default by key.
             timestamp_ms: Milliseconds since 1970; default the input record's.
@@ -116,6 +116,6 @@ class Context:
         )
 
     def _finish(self) -> list[Output]:
-        """End of the handler: gives what was sent, and refuses more."""
+        """End the call: return its outputs, and refuse further ones."""
         self._open = False
         return self._outputs

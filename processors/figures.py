@@ -1,8 +1,7 @@
-"""What a worker tells of itself: counters, and a picture of its tasks about once a second.
+"""A worker's counters, and a snapshot of its tasks about once a second.
 
-The worker's loop alone writes; any thread may read. A picture is made as a whole and then put in
-place, so that a reader never sees half of one. Which figures exist for the outside, and by which
-names, is decided by who exports them.
+Only the worker's loop writes; any thread may read. A snapshot is complete before it replaces the
+previous one. The exporters decide which figures to show, and under which names.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import AbortReason
 
 PICTURED_S: Final = 1.0
-"""How often a picture of the tasks is made."""
+"""Seconds between two snapshots of the tasks."""
 COMMIT_BOUNDS_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds of the classes of commit times."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskPicture:
-    """One task.
+    """A snapshot of one task.
 
     Attributes:
         name: Its sub-topology and partition.
         status: Name of its status: OPENING, RESTORING or RUNNING.
-        state_bytes: Size of its committed state; None without state, or where it is not known.
+        state_bytes: Size of its committed state; None without state, or if it is not known.
     """
 
     name: str
@@ -40,14 +39,14 @@ class TaskPicture:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPicture:
-    """A worker at one moment.
+    """A snapshot of one worker.
 
     Attributes:
-        at_s: When, by the monotonic clock.
-        joined: Whether it is a member of its group and got its partitions.
+        at_s: Its time, by the monotonic clock.
+        joined: Whether the worker is a member of its group and has its partitions.
         tasks: Its tasks.
-        places: Committed offset by partition of its inputs.
-        restoring: Offsets that are left to replay, by partition of changelogs.
+        places: Committed offset by input partition.
+        restoring: Offsets that are left to replay, by changelog partition.
         copies: Offsets by which the copy of another worker's task is behind, by task.
     """
 
@@ -66,19 +65,19 @@ class WorkerPicture:
 
 @dataclass
 class WorkerFigures:
-    """Counters of one worker, and the latest picture.
+    """Counters of one worker, and the latest snapshot.
 
     Attributes:
         dead_letter_topics: Topics of dead letters.
-        polled: Records that were polled, by topic; those that came again count again.
-        latest_ms: Timestamp of the latest record that was polled, by partition.
-        committed_records: Records whose unit was committed.
-        committed_units: Units that were committed.
-        aborted_units: Units that were aborted, by reason.
-        outputs: Records that were committed, by topic; changelogs and dead letters included.
-        commit_classes: Commits by the first of ``COMMIT_BOUNDS_S`` that they stayed below.
-        commit_seconds: Time of all commits together.
-        picture: The latest picture; None before the first.
+        polled: Polled records by topic; those that are read again count again.
+        latest_ms: Timestamp of the last polled record, by partition.
+        committed_records: Records of committed units.
+        committed_units: Committed units.
+        aborted_units: Aborted units by reason.
+        outputs: Committed outputs by topic, including changelogs and dead letters.
+        commit_classes: Commits by the first of ``COMMIT_BOUNDS_S`` that they did not exceed.
+        commit_seconds: Duration of all commits together.
+        picture: The latest snapshot; None before the first.
     """
 
     dead_letter_topics: Collection[str] = ()
@@ -94,7 +93,7 @@ class WorkerFigures:
     _pending: Counter[str] = field(default_factory=Counter)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether the latest picture is old.
+        """Whether it is time for another snapshot.
 
         Args:
             now_s: Monotonic seconds.
@@ -113,7 +112,7 @@ class WorkerFigures:
                 self.latest_ms[partition] = found[-1].timestamp_ms
 
     def sent(self, runs: Iterable[Run]) -> None:
-        """Note outputs of the open unit.
+        """Count outputs of the open unit.
 
         Args:
             runs: The outputs.
@@ -122,7 +121,7 @@ class WorkerFigures:
             self._pending[run.topic] += len(run.values)
 
     def committed(self, records: int) -> None:
-        """Count a unit that was committed.
+        """Count a committed unit.
 
         Args:
             records: How many records it held.
@@ -133,19 +132,19 @@ class WorkerFigures:
         self._pending.clear()
 
     def aborted(self, reason: AbortReason) -> None:
-        """Count a unit that was aborted.
+        """Count an aborted unit.
 
         Args:
-            reason: Why.
+            reason: The cause.
         """
         self.aborted_units[reason] += 1
         self._pending.clear()
 
     def commit_took(self, seconds: float) -> None:
-        """Count the time of a commit.
+        """Count the duration of a commit.
 
         Args:
-            seconds: From the call to its end.
+            seconds: The duration.
         """
         place = next(
             (n for n, bound in enumerate(COMMIT_BOUNDS_S) if seconds <= bound),
@@ -156,5 +155,5 @@ class WorkerFigures:
 
     @property
     def dead_letters(self) -> int:
-        """Dead letters that were committed."""
+        """Committed dead letters."""
         return sum(self.outputs[topic] for topic in self.dead_letter_topics)

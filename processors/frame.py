@@ -1,14 +1,14 @@
-"""A frame: everything that one call of user code does, until it is known to have succeeded.
+"""Frames: the effects of one call of user code, until the call has succeeded.
 
-A frame is the savepoint of a call. Its outputs, state writes and results for other functions are
-merged into what lies below when the call returned and everything is encoded, and dropped when it
-failed. Where several calls belong to one record (functions that read the same topic, or each
-other's results), their frames lie on a frame of the record: it reaches the unit only when all of
-them are done, so that a commit never covers half a record.
+A frame holds outputs, state writes and results for other functions. When the call has returned and
+everything is encoded, the frame is merged into the layer below; when the call fails, it is dropped.
+If several calls belong to one record (functions that read the same topic, or each other's results),
+their frames lie on a frame of the record. That one reaches the unit only when all calls are done,
+so that a commit never covers half a record.
 
-There is one frame for each call and none is shared, so that calls may overlap. Records reach the
-unit in their order all the same. The frame of a record whose calls are done may have to wait for
-earlier records; a later one of the same key then reads on top of it (``after``).
+Each call has its own frame, so that calls may overlap. Records reach the unit in their order. The
+frame of a finished record may wait for earlier records; a later record of the same key then reads
+on top of it (``after``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Encoded: TypeAlias = "tuple[Lane, bytes | None, bytes | None, int, Headers, int 
 
 
 class Item(Protocol):
-    """What a call is about: a record of a topic, or a result of another function."""
+    """The input of a call: a record of a topic, or a result of another function."""
 
     @property
     def value(self) -> object: ...
@@ -43,14 +43,14 @@ class Item(Protocol):
 
 
 class Result:
-    """A result of a function on its way to another one, without a topic in between.
+    """A result of a function for another function, without a topic in between.
 
     Attributes:
         value: The value itself.
         key: The key as bytes.
         timestamp_ms: Its time.
         headers: Its headers.
-        window: The window that it is the result of, or None.
+        window: The window whose result it is, or None.
     """
 
     __slots__ = ("headers", "key", "timestamp_ms", "value", "window")
@@ -71,7 +71,7 @@ class Result:
 
 
 class Change(Result):
-    """A change of a table on its way to a join.
+    """A change of a table, for a join.
 
     Attributes:
         table: Name of the table.
@@ -89,19 +89,19 @@ class Change(Result):
 
 
 class Due:
-    """A row that is due: what a call is about that no record caused.
+    """A row that is due: the input of a call that no record caused.
 
     Attributes:
         row: Its key in the store.
         key: The record key that it belongs to.
         timestamp_ms: Its time.
-        value: None: the row is read by the call.
-        headers: None.
-        record: Stands for it where a record is asked for.
-        attempt: Attempts at it so far.
+        value: None; the call reads the row.
+        headers: Empty.
+        record: A record that stands for the row, such as in a ``Context``.
+        attempt: Attempts so far.
 
     Args:
-        store: The store that it lies in.
+        store: Its store.
         now_ms: Stream time when it was found due.
     """
 
@@ -142,7 +142,8 @@ class Due:
         return self._store.name
 
     def forget(self, frame: Frame) -> None:
-        """Delete the row. What made it due, a silence too, stays: it never comes again."""
+        """Delete the row, and keep the stream time that made it due, also if that was by
+        silence."""
         rows = frame.rows(self._store)
         rows.put(self.row, None)
         if self._now_ms > stream_time_ms(rows):
@@ -150,24 +151,24 @@ class Due:
 
 
 class Frame:
-    """What one call did, or what the calls of one record did.
+    """The effects of one call, or of all calls of one record.
 
     Args:
         record: The record that it belongs to.
-        item: What the call is about.
+        item: The input of the call.
         attempt: 1 for the first attempt.
         below: The frame of the record, or None for a call that reaches the unit at once.
-        after: For the frame of a record: that of the record of the same key in front of it, while
+        after: For the frame of a record: the frame of the previous record of the same key, while
             that one has not reached the unit.
 
     Attributes:
         record: The record that it belongs to.
-        item: What the call is about.
+        item: The input of the call.
         attempt: 1 for the first attempt.
-        context: What the handler may ask, if it wants to.
-        faces: States that the handler was given.
+        context: The handler's context, if it has a parameter for it.
+        faces: The handler's states.
         outputs: Outputs of the call, encoded.
-        results: Results for the functions behind.
+        results: Results for other functions.
     """
 
     __slots__ = (
@@ -205,12 +206,12 @@ class Frame:
     # States --------------------------------------------------------------------------------
 
     def values(self, store: ValueStore) -> Values:
-        """Where a state by key reads and, when it is kept, writes: the record's frame, or the
-        store. The face itself holds what its call sets."""
+        """Return the layer that a state by key reads, and writes when the call is kept: that of the
+        record's frame, or the store. Until then the face holds the value that its call sets."""
         return store if self._below is None else self._below._value_layer(store)
 
     def rows(self, store: Store) -> Rows:
-        """Rows that this call writes on: a layer of its own."""
+        """Return this call's layer of a store."""
         layers = self._all_layers()
         layer = layers.get(store)
         if layer is None:
@@ -226,7 +227,7 @@ class Frame:
         return cast(ValueLayer, layer)
 
     def _earlier(self, store: Store) -> Store | Layer | ValueLayer:
-        """Where the state of the key is read: from earlier records of it, or from the store."""
+        """Return the layer of the previous record of the key, or the store."""
         frame = self._after
         while frame is not None:
             layer = None if frame._layers is None else frame._layers.get(store)
@@ -243,13 +244,13 @@ class Frame:
     # The end -------------------------------------------------------------------------------
 
     def keep(self) -> None:
-        """The call succeeded: everything reaches the record's frame, or the unit."""
+        """Merge everything into the record's frame, or the unit, as the call has succeeded."""
         for face in self.faces:
             face._finish(True)
         if self._layers is not None:
             for store, layer in self._layers.items():
                 if self._after is not None:
-                    # Those in front are in the unit already: let go of them, or they would pile up.
+                    # The earlier frames are in the unit: without this, references to them pile up.
                     layer.lies_on(store)
                 layer.merge()
         self._after = None
@@ -260,7 +261,7 @@ class Frame:
                 lane.add(value, key, timestamp_ms, headers, partition)
 
     def drop(self) -> None:
-        """The call failed: nothing of it stays, and its stray tasks are refused."""
+        """Drop everything, as the call has failed, and refuse writes of its stray tasks."""
         for face in self.faces:
             face._finish(False)
         if self.context is not None:
