@@ -8,6 +8,7 @@ prepared.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Iterator
@@ -19,10 +20,17 @@ from postgres_server import PostgresServer, execute, rows_of
 from processor_processes import Workers, fill, read_all, wait_for, workers_in
 
 from onceflow.broker_lite import Broker
+from onceflow.broker_lite.testing import Fault, FaultRule
 from onceflow.sdk import Producer
-from onceflow.sdk.errors import CommitOutcomeUnknownError, ConfigError, IllegalStateError
+from onceflow.sdk.errors import (
+    BufferExhaustedError,
+    CommitOutcomeUnknownError,
+    ConfigError,
+    IllegalStateError,
+)
 from onceflow.sdk.serde import JSON
 from onceflow.transactions import Abort, AbortReason
+from onceflow.transactions.colour import run_blocking
 from onceflow.transactions.two_phase import ParticipantError, TwoPhaseSession, resolve_in_doubt
 
 MEMBER = """
@@ -49,6 +57,29 @@ with TwoPhaseSession(
                 session.send("out", record.value)
                 work += 1
         session.commit()
+"""
+
+REBALANCED = """
+import os, signal, sys
+from onceflow.transactions.two_phase import TwoPhaseSession
+
+bootstrap, dsn, moment = sys.argv[1:4]
+
+def observe(found):
+    if found == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+with TwoPhaseSession(
+    dsn, topics=["in"], bootstrap_servers=bootstrap, group_id="g", slot="0", observer=observe,
+    session_timeout_ms=2_000, transaction_timeout_ms=2_000, max_poll_interval_ms=6_000,
+    revoke_budget_ms=1_000, consumer_settings={"heartbeat_interval_ms": 200},
+) as session:
+    while True:  # Nothing but a rebalance commits here.
+        for records in session.poll(100, 10).values():
+            for record in records:
+                session.connection.execute("INSERT INTO rows VALUES (%s)", (int(record.value),))
+                session.send("out", record.value)
+                print("worked", flush=True)
 """
 
 
@@ -175,6 +206,81 @@ def test_members_of_a_group_commit_within_its_rebalances(
         first.close()
     wait_for(lambda: len(rows(dsn)) >= 200 and len(sent(broker)) >= 200, "all is done")
     assert rows(dsn) == sent(broker) == list(range(200))
+
+
+@pytest.mark.parametrize(
+    "moment", [f"{when} {s}" for s in STEPS if s != "decide" for when in ("before", "after")]
+)
+def test_a_process_that_is_killed_within_a_rebalance_leaves_both_or_neither(
+    broker: Broker, dsn: str, workers: Workers, moment: str
+) -> None:
+    """The decision is the session's there, between note and finish."""
+    fill(broker.bootstrap_servers, "in", numbers(40))
+    first = workers.start(REBALANCED, broker.bootstrap_servers, dsn, moment)
+    wait_for(lambda: "worked" in first.output(), "the first member has work in hand")
+    second = workers.start(MEMBER, broker.bootstrap_servers, dsn, "1", "never")
+    assert first.process.wait(60) == -signal.SIGKILL, first.output()
+    # What is prepared holds the locks of its rows, for which the second member waits.
+    resolve_in_doubt(dsn, "g-0", client={"bootstrap.servers": broker.bootstrap_servers})
+    wait_for(lambda: len(sent(broker)) >= 40, "the second member does the rest")
+    wait_for(lambda: len(rows(dsn)) >= 40, "the database has all")
+    second.stop()
+    assert prepared(dsn) == []
+    assert rows(dsn) == sent(broker) == list(range(40))
+
+
+def test_a_note_that_finds_no_room_undoes_both_sides(broker: Broker, dsn: str) -> None:
+    """A refusal that is no fence: the producer and its epoch stay, and the work is done again."""
+    held: list[FaultRule] = []
+
+    def observe(found: str) -> None:
+        if found == "before note" and not held:
+            held.append(broker.faults.add("Produce", Fault.HOLD, topic="out", times=None))
+            for size in (100_000, 1_000, 1):
+                with contextlib.suppress(BufferExhaustedError):
+                    while True:
+                        session.send("out", b"x" * size)
+        elif found == "before decide":
+            broker.faults.clear()
+
+    fill(broker.bootstrap_servers, "in", numbers(3))
+    with session_of(
+        broker, dsn, observer=observe, buffer_memory=2**20, buffer_full="raise"
+    ) as session:
+        take(session, 3)
+        assert session.commit() is False
+        assert isinstance(getattr(session.last_abort, "cause", None), BufferExhaustedError)
+        assert prepared(dsn) == []
+        assert (rows(dsn), sent(broker)) == ([], [])
+        take(session, 3)
+        assert session.commit()
+    assert held
+    assert rows(dsn) == sent(broker) == [0, 1, 2]
+
+
+def test_a_note_that_is_refused_within_a_rebalance_undoes_both_sides(
+    broker: Broker, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(broker.bootstrap_servers, "in", numbers(3))
+    with session_of(broker, dsn) as session:
+        take(session, 3)
+        send = session._session.send
+
+        def refuse(topic: str, *arguments: object, **options: object) -> object:
+            if topic == "onceflow-decisions":
+                raise BufferExhaustedError("full")
+            return send(topic, *arguments, **options)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as broken:
+            broken.setattr(session._session, "send", refuse)
+            partitions = sorted(session._session.assignment())
+            run_blocking(session._session._core.on_revoked(partitions))
+            run_blocking(session._session._core.on_assigned(partitions))
+        assert (rows(dsn), sent(broker)) == ([], [])
+        take(session, 3)
+        assert session.commit()
+    assert rows(dsn) == sent(broker) == [0, 1, 2]
+    assert prepared(dsn) == []
 
 
 @pytest.mark.parametrize("moment", ["before prepare", "after prepare", "before finish"])

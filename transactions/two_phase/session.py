@@ -411,8 +411,16 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         """
 
     def progress(self) -> Offsets | None:
-        """See ``SessionListener.progress``: prepare within a rebalance."""
+        """See ``SessionListener.progress``: prepare within a rebalance.
+
+        Raises:
+            ParticipantError: The database could not prepare.
+            KafkaError: The note was refused; the session aborts, and so does the database.
+        """
         self._prepare()
+        refusal = self._note(self._prepared) if self._prepared else None
+        if refusal is not None:
+            raise refusal
         return None
 
     def committed(self) -> None:
