@@ -18,9 +18,15 @@ Bounds = Mapping[TopicPartition, tuple[int, int]]
 
 
 class RunEnd:
-    """The ends of a bounded run."""
+    """The ends of a bounded run.
 
-    def __init__(self) -> None:
+    Args:
+        written: Topics that the application writes. Their records are never cut: one that is read
+            before the new end is taken follows from the run, and it is not read again.
+    """
+
+    def __init__(self, written: Iterable[str] = ()) -> None:
+        self._written: frozenset[str] = frozenset(written)
         self._starts: dict[TopicPartition, int] = {}
         self._ends: dict[TopicPartition, int] = {}
         self._passed: set[TopicPartition] = set()
@@ -52,7 +58,7 @@ class RunEnd:
         if end is None or not records or records[-1].offset < end - 1:
             return records
         self._passed.add(partition)
-        if records[-1].offset < end:
+        if records[-1].offset < end or partition.topic in self._written:
             return records
         return [record for record in records if record.offset < end]
 

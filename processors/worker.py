@@ -127,7 +127,7 @@ class Worker:
             settings.aborts_max,
             settings.commit_bytes,
         )
-        self._run_end = RunEnd() if until_end else None
+        self._run_end = RunEnd(topology.output_topics) if until_end else None
         self._reached_end = False
         self._others_asked_s = self._clock() - OTHERS_ASKED_S
         dead = (node.policy.dead_letter_topic for node in topology.working)

@@ -19,7 +19,9 @@ from onceflow.processors import App, State
 from onceflow.processors.calls import InPlace
 from onceflow.processors.provisioning import TopicFacts
 from onceflow.processors.report import RunReport, TaskReport
+from onceflow.processors.run_end import RunEnd
 from onceflow.sdk.errors import TransactionAbortableError
+from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions.colour import run_blocking
 
@@ -241,3 +243,16 @@ def test_a_run_that_is_stopped_says_so(tmp_path: Path) -> None:
     report = worker.report()
     assert (report.records, report.reached_end) == (2, False)
     assert str(report).startswith("stopped before the end: 2 records in")
+
+
+def test_records_of_own_topics_are_kept_though_they_lie_behind_the_first_end() -> None:
+    """They are read before their topic's new end is taken, and are not read a second time."""
+    own, foreign = TopicPartition("between", 0), TopicPartition("in", 0)
+    end = RunEnd(["between"])
+    end.take({own: (0, 0), foreign: (0, 1)})
+
+    def records_of(tp: TopicPartition) -> list[ConsumerRecord]:
+        return [ConsumerRecord(tp.topic, tp.partition, offset, 0) for offset in range(3)]
+
+    assert len(end.cut(own, records_of(own))) == 3
+    assert len(end.cut(foreign, records_of(foreign))) == 1
