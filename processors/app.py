@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from onceflow.processors.figures import WorkerFigures
     from onceflow.processors.keywords import AppKeywords
     from onceflow.sdk.settings.sources import ClientSource
+    from onceflow.spark_integration.apps.pipeline import SparkPipeline, SparkSessionType
 
 
 class App:
@@ -629,6 +630,36 @@ class App:
             with runs.of(worker):
                 await worker.run(OnThread(worker.interrupt))
         return runs.report()
+
+    def to_spark(self, spark: SparkSessionType, **options: str) -> SparkPipeline:
+        """Make a Spark pipeline of the application: the same functions on Spark's executors.
+
+        ::
+
+            pipeline = app.to_spark(spark, checkpointLocation="/data/checkpoints/orders")
+            pipeline.run()
+
+        Types, state, windows, joins, timers, dead letters and late output are those of a worker,
+        and outputs, input offsets and state are committed together. Spark keeps the state in its
+        checkpoint. Missing topics are created now. Needs the extra ``onceflow[spark]``.
+
+        Args:
+            spark: The session.
+            **options: ``checkpointLocation``, by default a folder with the application's name
+                under the session's ``spark.sql.streaming.checkpointLocation``; ``name`` of the
+                query's transactions and groups, by default ``<group>-spark``; and options of
+                Spark source and sink such as ``startingOffsets`` and ``maxOffsetsPerTrigger``.
+
+        Returns:
+            The pipeline; ``start`` gives Spark's query, ``run`` also starts it again.
+
+        Raises:
+            ConfigError: Something of the application cannot run on Spark; the error says why.
+            TopicSetupError: A topic is missing or does not fit.
+        """
+        from onceflow.spark_integration.apps.pipeline import SparkPipeline
+
+        return SparkPipeline(spark, self.topology(), self.settings, options)
 
     def _runs(self, *, until_end: bool) -> Runs:
         self._stop_asked = False

@@ -112,13 +112,16 @@ def changelog_configs(state: StateSpec) -> dict[str, str]:
     return {"cleanup.policy": "compact"}
 
 
-async def provision(topology: Topology, settings: AppSettings, admin: TopicAdmin) -> Provisioned:
+async def provision(
+    topology: Topology, settings: AppSettings, admin: TopicAdmin, *, changelogs: bool = True
+) -> Provisioned:
     """Create the topics that are missing, and check all.
 
     Args:
         topology: The application.
         settings: Partition counts and replication of created topics.
         admin: Access to the brokers.
+        changelogs: Whether state has changelogs; not where Spark keeps it.
 
     Raises:
         TopicSetupError: An input is missing, or a topic does not fit.
@@ -131,7 +134,7 @@ async def provision(topology: Topology, settings: AppSettings, admin: TopicAdmin
         for node in part.nodes:
             for topic in node.writes:
                 wanted.setdefault(topic, _new_topic(topic, partitions, settings))
-        for state in part.states:
+        for state in part.states if changelogs else ():
             wanted[state.changelog] = _new_topic(
                 state.changelog, partitions, settings, changelog_configs(state)
             )
@@ -141,10 +144,11 @@ async def provision(topology: Topology, settings: AppSettings, admin: TopicAdmin
         logger.info("creating topics %s", ", ".join(topic.name for topic in missing))
         await settle(admin.create(missing))
         facts |= await settle(admin.describe(list(wanted)))
-    for part in topology.sub_topologies:
+    states = topology.states if changelogs else ()
+    for part in topology.sub_topologies if changelogs else ():
         _check_counts(part, facts)
     configs = await _configs(list(facts), admin)
-    for state in topology.states:
+    for state in states:
         _check_policy(state, configs.get(state.changelog, {}))
     await _warn_of_loss(facts, configs, admin)
     return Provisioned(
@@ -154,7 +158,7 @@ async def provision(topology: Topology, settings: AppSettings, admin: TopicAdmin
             state.changelog: int(
                 configs.get(state.changelog, {}).get("delete.retention.ms", DELETE_RETENTION_MS)
             )
-            for state in topology.states
+            for state in states
         },
     )
 

@@ -24,6 +24,7 @@ from onceflow.spark_integration.checkpoint import Checkpoint
 from onceflow.spark_integration.frames import FrameWrite, write_from_tasks_or_driver
 from onceflow.spark_integration.metrics import PublishMetrics
 from onceflow.spark_integration.options import SinkOptions
+from onceflow.spark_integration.supervisor import is_final
 from onceflow.spark_integration.transaction import BatchWriteError
 from onceflow.spark_integration.ways import SeenBatch, way_of
 
@@ -302,7 +303,7 @@ def _may_pass(error: BaseException) -> bool:
     if isinstance(error, ConfigError | RecordError | FatalError | AnalysisException):
         return False
     if isinstance(error, PySparkException | Py4JJavaError):
-        return not any(cause in str(error) for cause in _FINAL_CAUSES)
+        return not is_final(error) and not any(cause in str(error) for cause in _FINAL_CAUSES)
     return isinstance(error, KafkaError | BatchWriteError)
 
 

@@ -390,8 +390,15 @@ class SourceOptions:
     admin: AdminConfig
 
     @staticmethod
-    def parse(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    def parse(
+        options: Mapping[str, str], *, streaming: bool, client: ClientSource | None = None
+    ) -> SourceOptions:
         """Check Spark's options.
+
+        Args:
+            options: The options.
+            streaming: Whether a stream is read.
+            client: Settings of the clients, which the options override.
 
         Raises:
             ConfigError: An option is unknown, missing or does not fit another.
@@ -415,10 +422,10 @@ class SourceOptions:
             raise ConfigError("startingOffsets", "latest", "a batch from latest is always empty")
         if starting.kind == "committed" and group_id is None:
             raise ConfigError("groupId", "", "startingOffsets=committed needs the group's name")
-        client = client_of(options, refused=NOT_OF_SOURCE)
+        found_client = client_of(options, client, NOT_OF_SOURCE)
         with named_as_options(options):
-            consumer = client.reader(auto_offset_reset="none")
-            admin = client.admin()
+            consumer = found_client.reader(auto_offset_reset="none")
+            admin = found_client.admin()
         return SourceOptions(
             subscription=Subscription.parse(found),
             starting=starting,

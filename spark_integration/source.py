@@ -13,13 +13,14 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
 
+from onceflow.sdk import ClientSettings
 from onceflow.sdk.errors import ConfigError
 from onceflow.spark_integration.schema import source_schema
 
@@ -31,7 +32,14 @@ logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
 
 class OnceflowDataSource(DataSource):
-    """Kafka topics as Spark tables, read and written exactly once, as batches and as streams."""
+    """Kafka topics as Spark tables, read and written exactly once, as batches and as streams.
+
+    Attributes:
+        given: Settings of the clients that are no options; None outside of an application's
+            pipeline.
+    """
+
+    given: ClassVar[ClientSettings | None] = None
 
     @classmethod
     def name(cls) -> str:
@@ -63,7 +71,8 @@ class OnceflowDataSource(DataSource):
         from onceflow.spark_integration.options import SourceOptions
         from onceflow.spark_integration.reader import OnceflowStreamReader
 
-        return OnceflowStreamReader(SourceOptions.parse(self.options, streaming=True))
+        options = SourceOptions.parse(self.options, streaming=True, client=self.given)
+        return OnceflowStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A write of a bounded table as one transaction.

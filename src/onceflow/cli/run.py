@@ -26,6 +26,7 @@ from onceflow.cli.base import Command
 from onceflow.cli.connect import SLOT_VARIABLE, Connection, connected
 from onceflow.cli.json_logs import log_as_json
 from onceflow.cli.output import print_rows
+from onceflow.cli.run_on_spark import refuse_options
 from onceflow.processors.app import App
 from onceflow.processors.errors import ProcessingError
 from onceflow.processors.replacing import Replacements
@@ -49,8 +50,7 @@ def load_app(target: str) -> App:
     Raises:
         click.BadParameter: There is no such module, or no application in it.
     """
-    module_name, _, attribute = target.partition(":")
-    module_name = module_name.removeprefix("./").removesuffix(".py").replace("/", ".")
+    module_name, attribute = module_of(target), target.partition(":")[2]
     if not all(part.isidentifier() for part in module_name.split(".")):
         raise click.BadParameter(
             f"{target!r}: give MODULE:APP as an import would name it, in the directory it is in"
@@ -69,6 +69,12 @@ def load_app(target: str) -> App:
     ]
     remedy = f"it has {', '.join(names)}" if names else "make one: app = App(NAME, BOOTSTRAP)"
     raise click.BadParameter(f"{module_name} has no App named {attribute or 'app'!r}; {remedy}")
+
+
+def module_of(target: str) -> str:
+    """Return the name of the module in ``MODULE:NAME``."""
+    path = target.partition(":")[0]
+    return path.removeprefix("./").removesuffix(".py").replace("/", ".")
 
 
 def _missing(wanted: str, missing: str) -> str:
@@ -129,6 +135,20 @@ def _missing(wanted: str, missing: str) -> str:
     is_flag=True,
     help="For development: start the worker again when a *.py file here has changed.",
 )
+@click.option(
+    "--engine",
+    type=click.Choice(["onceflow", "spark"]),
+    default="onceflow",
+    show_default=True,
+    help="Run as a worker, or as a Spark query (needs onceflow[spark]).",
+)
+@click.option(
+    "--checkpoint",
+    metavar="LOCATION",
+    help="With Spark: where it keeps offsets and state; by default a folder under "
+    "spark.sql.streaming.checkpointLocation.",
+)
+@click.option("--master", metavar="URL", help="With Spark: its master, such as local[4].")
 @click.option("--topology", is_flag=True, help="Print the processors and exit.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Start, topology, error and log as lines of JSON."
@@ -149,6 +169,9 @@ def run(
     workers: int,
     threads: bool,
     reloads: bool,
+    engine: str,
+    checkpoint: str | None,
+    master: str | None,
     topology: bool,
     as_json: bool,
     verbose: bool,
@@ -168,11 +191,15 @@ def run(
     With --until-end the worker takes the ends of all inputs at its start. It processes what is in
     front of them and what follows from that, commits, and prints what it did by partition.
 
+    With --engine spark the same functions run as a Spark query, with the master and settings of
+    Spark's own configuration; the app's module is shipped to Spark's workers.
+
     Exit status: 0 at the end, and after SIGINT or SIGTERM, 1 for an error, 130 when shutdown was
     forced.
     """
     if threads and workers == 1:
         raise click.UsageError("--threads: there is one worker; give --workers 2 or more")
+    refuse_options(engine, click.get_current_context().params)
     log_to_stderr(as_json, verbose)
     if reloads:
         if workers > 1:
@@ -184,9 +211,30 @@ def run(
     if topology:
         click.echo(app.topology().to_json() if as_json else app.topology().describe())
         return
+    if engine == "spark":
+        _run_on_spark(app, target, checkpoint, master, until_end=until_end, as_json=as_json)
+        return
     serving = Serving(serve_on, health_port, metrics_port)
     if workers > 1 and not threads:
         raise SystemExit(_run_processes(app, target, workers, serving, until_end, as_json))
+    _run_alone(app, target, workers, serving, until_end, lifeline, member, as_json)
+
+
+def _run_alone(
+    app: App,
+    target: str,
+    workers: int,
+    serving: Serving,
+    until_end: bool,
+    lifeline: int | None,
+    member: bool,
+    as_json: bool,
+) -> None:
+    """Run the workers within this process.
+
+    Raises:
+        SystemExit: One of them failed.
+    """
     with contextlib.ExitStack() as stack:
         line = None
         if lifeline is not None:
@@ -338,6 +386,36 @@ def _run_processes(
     return status
 
 
+def _run_on_spark(
+    app: App,
+    target: str,
+    checkpoint: str | None,
+    master: str | None,
+    *,
+    until_end: bool,
+    as_json: bool,
+) -> None:
+    """Run the application as a Spark query.
+
+    Raises:
+        SystemExit: It failed.
+    """
+    from onceflow.cli.run_on_spark import run_on_spark
+    from onceflow.spark_integration import QueryFailedError
+
+    _tell_start(app, target, {}, as_json)
+    try:
+        done = run_on_spark(app, module_of(target), checkpoint, master, until_end=until_end)
+    except (KafkaError, QueryFailedError) as error:
+        _tell_failure(target, error, as_json)
+        raise SystemExit(1) from error
+    if as_json:
+        _tell({"event": "ended", **done})
+    else:
+        shown = f"{done['rows']} outputs in {done['transactions']} transactions"
+        click.echo(f"onceflow run {target}: {shown}", err=True)
+
+
 def _of_processes(supervisor: Supervisor, workers: int) -> RunReport:
     """One report of all processes; what a killed one did before its end is not in it."""
     found = [
@@ -367,7 +445,7 @@ def _command(**changed: object) -> list[str]:
     return words
 
 
-def _tell_failure(target: str, error: KafkaError, as_json: bool) -> None:
+def _tell_failure(target: str, error: Exception, as_json: bool) -> None:
     if isinstance(error, ProcessingError) and error.__cause__ is not None:
         trace = traceback.format_exception(error.__cause__, limit=-TRACEBACK_FRAMES)
         click.echo("".join(trace), err=True, nl=False)

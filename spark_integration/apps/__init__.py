@@ -1,0 +1,1 @@
+"""Applications of decorated functions as Spark pipelines: the same tasks, over Spark's state."""
