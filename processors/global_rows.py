@@ -1,10 +1,10 @@
-"""The rows of global tables: every worker holds all of them, in memory.
+"""The rows of global tables, all of which every worker holds in memory.
 
-A worker reads all partitions of each topic outside of any group, committed records only, from the
-beginning up to the last stable offset, before it joins the group. It follows them afterwards. With
-the high watermark as the bound an open transaction of somebody else would hold up the start; a row
-that is committed later is followed like any other. Rows are kept as bytes and decoded for each
-lookup, so that a function cannot change the row that another one gets.
+Before it joins the group, a worker reads all partitions of each topic, outside of any group, from
+the beginning to the last stable offset. It takes only committed records, and follows the topics
+afterwards. It does not wait for the high watermark, since an open transaction of another program
+would hold up the start. Rows are kept as bytes and decoded for each lookup, so that a function
+cannot change the row that another one gets.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class GlobalRows:
     """All global tables of one worker.
 
     Args:
-        tables: The tables as declared.
-        make_reader: Makes the reader of their topics; None where records are put by hand.
+        tables: The declared tables.
+        make_reader: Makes the reader of their topics; None if ``put`` gives the records.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class GlobalRows:
 
     @property
     def complete(self) -> bool:
-        """Whether everything is read that the topics held at the start."""
+        """Whether the topics are read up to their ends at the start."""
         return not self.tables or (self._begun and not self._ends)
 
     def cover(self, counts: Mapping[str, int]) -> None:
-        """Read these partitions; all are read again from the beginning when some are new.
+        """Read these partitions; if some are new, read all again from the beginning.
 
         Args:
-            counts: Partition count by topic; other topics are passed over.
+            counts: Partition count by topic; other topics are ignored.
         """
         wanted = tuple(
             TopicPartition(topic, number)
@@ -72,7 +72,7 @@ class GlobalRows:
             self._begun = False
 
     async def step(self, timeout_ms: int) -> None:
-        """Read what there is.
+        """Read the records that have arrived.
 
         Args:
             timeout_ms: Longest wait for records.
@@ -103,10 +103,10 @@ class GlobalRows:
                 del self._ends[partition]
 
     def _note_bad(self, error: RecordError) -> None:
-        """A damaged answer is fetched again; what stays damaged is so in the log.
+        """Count a damaged answer, which is fetched again: it may have been damaged on its way.
 
         Raises:
-            ProcessingError: It was fetched as often as it is worth.
+            ProcessingError: It stayed damaged ``REREADS_MAX`` times, so the log is damaged.
         """
         place = error.place or ("", -1, -1)
         known = self._bad
@@ -138,7 +138,7 @@ class GlobalRows:
     def put(
         self, topic: str, partition: int, offset: int, key: bytes | None, value: bytes | None
     ) -> None:
-        """Keep a record of a topic; one without a value deletes its key, one without a key nothing.
+        """Keep a record; without a value it deletes its key, without a key it is ignored.
 
         Args:
             topic: A topic of a global table.
@@ -170,11 +170,11 @@ class GlobalRows:
         rows[key] = value
 
     def get(self, topic: str, key: bytes | None) -> object:
-        """The row of a key, or None.
+        """Return the row of a key, or None.
 
         Args:
             topic: A topic of a global table.
-            key: The key as it stands in the topic.
+            key: The key, as bytes.
         """
         kept = None if key is None else self._rows[topic].get(key)
         return None if kept is None else self._decoders[topic](kept)

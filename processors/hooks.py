@@ -1,7 +1,7 @@
-"""What an application opens before its first record and closes after its last one.
+"""Startup and shutdown functions, and the objects that they open and close.
 
-A startup function gives an object, such as a client or a model; functions of the application get
-it by its type. Shutdown functions take them by type too, and run however the application ends.
+A startup function returns an object, such as a client or a model; functions of the application get
+it by its type. Shutdown functions get it by its type too, and run also after an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger: logging.Logger = logging.getLogger("onceflow.processors")
 _NOT_GIVEN = frozenset(
     {inspect.Parameter.empty, object, bytes, str, int, float, bool, dict, list, tuple, set}
 )
-"""No type, or one that values have: a parameter of one of these gets the record's."""
+"""No type, or a type of values: a parameter with one of these gets the record's value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Hook:
         name: Its name, for messages.
         function: The function.
         takes: Type of each parameter.
-        gives: Type of what it gives; None for nothing, and for every shutdown function.
+        gives: Type of its result; None for no result, and for each shutdown function.
         at_start: Whether it runs before the first record.
         is_async: Whether it is awaited.
     """
@@ -49,8 +49,8 @@ def declare_hook(function: Callable[..., object], known: Sequence[Hook], *, at_s
     """Read the signature of a startup or shutdown function.
 
     Raises:
-        DeclarationError: A parameter or the result has no type, or none that functions can be
-            given by.
+        DeclarationError: A parameter or the result has no type, or one that cannot identify a
+            resource.
     """
     name = getattr(function, "__name__", "hook")
     given = {hook.gives for hook in known if hook.gives is not None}
@@ -82,7 +82,7 @@ def declare_hook(function: Callable[..., object], known: Sequence[Hook], *, at_s
 
 
 class Resources:
-    """What startup functions gave, by type.
+    """The results of startup functions, by type.
 
     Args:
         hooks: Startup and shutdown functions, in order of declaration.
@@ -93,7 +93,7 @@ class Resources:
         self._values: dict[object, object] = {}
 
     def get(self, kind: object) -> object:
-        """The object of a type.
+        """Return the object of a type.
 
         Args:
             kind: The type.

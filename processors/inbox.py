@@ -1,9 +1,9 @@
-"""The inbox of a task: records that were polled and not processed.
+"""The inbox of a task: records that were polled and are not processed yet.
 
-Records belong to tasks: what a poll gives lies here until it is processed, and goes with the task
-when its partition goes. Nothing else remembers records. With several inputs the smallest timestamp
-comes first (KIP-695): an input that has records at the broker is waited for until they are here,
-one that was read to its end for ``max_task_idle_ms``.
+Polled records are in the inbox of their task and nowhere else, so a task whose partition is lost
+takes all of its records with it. With several inputs the smallest timestamp comes first (KIP-695):
+a task waits for an input that has records at the broker until they arrive, and for one that it has
+read to its end for ``max_task_idle_ms``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Inbox:
 
     Attributes:
         timed: Offset of the record whose event time is known.
-        time_ms: That time.
+        time_ms: That event time.
         idle_since_ms: When it was first seen empty and read to its end; None while it is not.
     """
 
@@ -43,7 +43,7 @@ class Inbox:
         self._later: deque[Sequence[ConsumerRecord]] = deque()
 
     def put(self, records: Sequence[ConsumerRecord]) -> None:
-        """Take what a poll gave."""
+        """Add polled records."""
         self.idle_since_ms = None
         if self.index >= len(self.records) and not self._later:
             self.records, self.index = records, 0
@@ -51,17 +51,17 @@ class Inbox:
             self._later.append(records)
 
     def head(self) -> ConsumerRecord | None:
-        """The next record."""
+        """Return the next record, or None."""
         return self.records[self.index] if self.index < len(self.records) else None
 
     def advance(self, count: int) -> None:
-        """So many records of the run at hand are processed."""
+        """Remove processed records of the first batch."""
         self.index += count
         if self.index >= len(self.records) and self._later:
             self.records, self.index = self._later.popleft(), 0
 
     def clear(self) -> None:
-        """Forget all: it is read again, or belongs to somebody else."""
+        """Drop all records: they are read again, or belong to another worker."""
         self.records, self.index = (), 0
         self.idle_since_ms = None
         self._later.clear()
@@ -74,14 +74,15 @@ class Inbox:
 
 
 class Inboxes:
-    """Which input comes next.
+    """The inboxes of a task, and the order in which records are taken from them.
 
     Args:
         partitions: The inputs of the task.
-        idle_ms: Wait for an input that was read to its end (``max_task_idle_ms``); -1 waits for no
-            input, whatever the broker has of it.
-        first: Inputs that are read to their end before any other (tables).
-        times: By topic: the time by which records are ordered, where it is not their timestamp.
+        idle_ms: Wait for an input that was read to its end (``max_task_idle_ms``); -1 never waits,
+            not even for records that the broker has.
+        first: Inputs that are read to their ends before any other (tables).
+        times: By topic: returns the time by which records are ordered, if it is not their
+            timestamp.
     """
 
     __slots__ = (
@@ -112,16 +113,16 @@ class Inboxes:
         self._at_end: set[TopicPartition] = set()
 
     def put(self, partition: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
-        """Take what a poll gave of one input."""
+        """Add polled records of one input."""
         self._at_end.discard(partition)  # When these are processed, more may follow.
         self.by_partition[partition].put(records)
 
     def next(self, now_ms: int) -> Inbox | None:
-        """The inbox to take from: the smallest timestamp, the earlier input among equal ones.
+        """Return the inbox with the smallest timestamp; of equal ones the first input's.
 
-        None means that there is nothing, or that an empty input is waited for. Each input that was
-        read to its end is waited for once, from when it was first seen idle until it gets records
-        (KIP-353, KIP-695): also while no other input has any.
+        None means that there are no records, or that the task waits for an empty input. It waits
+        once for each input that was read to its end, from when that was first seen idle until it
+        gets records (KIP-353, KIP-695), also while no other input has records.
         """
         if len(self.all) == 1:
             only = self.all[0]
@@ -150,7 +151,7 @@ class Inboxes:
         self._until_ms = None
         if found is None or self._idle_ms < 0:
             return found
-        if misses:  # The broker has more of it, or was not heard of yet: an earlier one may come.
+        if misses:  # The broker may have an earlier record of it.
             return None
         if idle_since_ms is None or now_ms - idle_since_ms >= self._idle_ms:
             return found
@@ -158,15 +159,15 @@ class Inboxes:
         return None
 
     def run_length(self, inbox: Inbox, most: int) -> int:
-        """How many records ``next`` would take from an input before another one has its turn.
+        """Return how many records come from an input before another input has its turn.
 
         Args:
-            inbox: What ``next`` gave.
-            most: Records that are wanted.
+            inbox: The result of ``next``.
+            most: Most records to take.
         """
         if self._times:
             return 1
-        until: int | None = None  # The first time that is another input's.
+        until: int | None = None  # From this time on another input has its turn.
         is_before = True
         for other in self.all:
             head = other.head()
@@ -184,7 +185,7 @@ class Inboxes:
         return stop - first
 
     def _time_of(self, inbox: Inbox, head: ConsumerRecord) -> int:
-        """Event time of the next record, asked once."""
+        """Return the event time of the next record, which is computed once."""
         if inbox.timed != head.offset:
             time_of = self._times.get(head.topic)
             inbox.time_ms = head.timestamp_ms if time_of is None else time_of(head)
@@ -192,11 +193,11 @@ class Inboxes:
         return inbox.time_ms
 
     def waits_until_ms(self) -> int | None:
-        """When the wait for inputs that are at their ends is over; None without such a wait."""
+        """Return when the wait for inputs at their ends is over; None without such a wait."""
         return self._until_ms
 
     def note_end(self, partition: TopicPartition, at_end: bool) -> None:
-        """Whether an input was read to its end, as far as the broker has told."""
+        """Note whether an input was read to its end, by the broker's last answer."""
         if at_end:
             self._at_end.add(partition)
             self._first.discard(partition)
@@ -205,26 +206,26 @@ class Inboxes:
             self.by_partition[partition].idle_since_ms = None
 
     def committed(self, partitions: Iterable[TopicPartition]) -> None:
-        """Records of these inputs are committed: from the first other one on tables are read."""
+        """Note committed inputs: after the first record of a stream, tables are read by time."""
         if self._tables and not self._tables.issuperset(partitions):
             self._tables = frozenset()
 
     def empty(self) -> list[TopicPartition]:
-        """Inputs without a record."""
+        """Return the inputs without a record."""
         return [inbox.partition for inbox in self.all if not inbox]
 
     def full(self, most: int) -> list[TopicPartition]:
-        """Inputs that are to be polled no further, with several inputs: they wait for others.
+        """Return the inputs to pause, of several: they have enough records and wait for others.
 
         Args:
-            most: Records of one input that are kept.
+            most: Records of one input that are enough.
         """
         if len(self.all) == 1:
             return []
         return [inbox.partition for inbox in self.all if len(inbox) >= most]
 
     def clear(self) -> None:
-        """Forget all records. Tables are read to their ends again before the first other record."""
+        """Drop all records; tables are read to their ends again before the first other record."""
         for inbox in self.all:
             inbox.clear()
         self._at_end.clear()  # Reading goes on from an earlier place.

@@ -1,9 +1,8 @@
-"""Partitions of the input that cannot be read, and when each is tried again.
+"""Input partitions that cannot be read, and when each one is fetched again.
 
-A damaged answer is fetched again, since it may have been damaged on its way; only what stays
-unreadable is damaged in the log. Meanwhile its partition is held back and the others go on. What
-follows is a wait with a bound and then an error that names topic, partition and offset: nothing is
-passed over, and nothing is asked for in a loop without a wait.
+A damaged answer is fetched again after a growing wait, since it may have been damaged on its way.
+Its partition is paused meanwhile, and others go on. If it stays damaged, the log is, and the worker
+ends with an error that names topic, partition and offset. No record is skipped.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ class _Trouble:
     """One partition that could not be read.
 
     Attributes:
-        offset: Where.
+        offset: Offset that cannot be read.
         error: The latest error.
-        failures: How often in a row.
-        again_s: When it is fetched again; None while that is under way.
+        failures: Failures in a row.
+        again_s: When it is fetched again; None while a fetch is under way.
     """
 
     offset: int
@@ -41,7 +40,7 @@ class _Trouble:
 
 
 class BadInputs:
-    """Which partitions cannot be read.
+    """The partitions that cannot be read.
 
     Args:
         clock: Monotonic seconds.
@@ -52,11 +51,11 @@ class BadInputs:
         self._troubles: dict[TopicPartition, _Trouble] = {}
 
     def note(self, error: KafkaError) -> TopicPartition | None:
-        """Reading failed.
+        """Note that reading failed.
 
         Returns:
-            The partition that is to be held back and fetched again; None when the error is about
-            none, or when fetching again cannot help.
+            The partition to pause and fetch again; None if the error names no partition, or if
+            fetching again cannot help.
         """
         if error.place is None or not isinstance(error, RecordError):
             return None
@@ -77,11 +76,11 @@ class BadInputs:
         return partition
 
     def given_up(self, partition: TopicPartition) -> bool:
-        """Whether it was fetched as often as it is worth."""
+        """Whether it was fetched ``REREADS_MAX`` times."""
         return self._troubles[partition].failures >= REREADS_MAX
 
     def failure(self, partition: TopicPartition) -> ProcessingError:
-        """The error that ends the worker."""
+        """Return the error that ends the worker."""
         trouble = self._troubles[partition]
         error = ProcessingError(
             f"{partition} is damaged at offset {trouble.offset}: {trouble.error}. It was fetched "
@@ -96,11 +95,11 @@ class BadInputs:
         return error
 
     def held(self) -> set[TopicPartition]:
-        """Partitions that are held back now."""
+        """Return the partitions that are paused now."""
         return {tp for tp, trouble in self._troubles.items() if trouble.again_s is not None}
 
     def due(self) -> list[TopicPartition]:
-        """Partitions that are to be fetched again now; they are held back no longer."""
+        """Return the partitions to fetch again now; they are not paused any more."""
         now_s = self._clock()
         found = []
         for partition, trouble in self._troubles.items():
@@ -110,18 +109,18 @@ class BadInputs:
         return found
 
     def next_s(self) -> float | None:
-        """When the next one is due."""
+        """Return when the next one is fetched again."""
         waits = [t.again_s for t in self._troubles.values() if t.again_s is not None]
         return min(waits, default=None)
 
     def read(self, partition: TopicPartition) -> None:
-        """Records of the partition came: it is well."""
+        """Forget the partition, as records of it have arrived."""
         self._troubles.pop(partition, None)
 
     def forget(self, partition: TopicPartition) -> None:
-        """The partition is gone."""
+        """Forget the partition, as it is revoked or lost."""
         self._troubles.pop(partition, None)
 
     def clear(self) -> None:
-        """All partitions are gone."""
+        """Forget all partitions."""
         self._troubles.clear()

@@ -1,8 +1,8 @@
-"""The record or the due row in hand: which of its calls are done, and which are left.
+"""The calls of one record or due row: which are done, and which are left.
 
-A job makes the calls of one record, each in a frame of its own on the frame of the record. What
-follows a failed call, and when the frame of the record reaches the unit, is decided by whoever
-drives the job: the task, one record after the other, or ``overlap``, several at once.
+A job makes each call in its own frame, on the frame of the record. Its driver decides what follows
+a failed call, and when the frame of the record reaches the unit: the task drives one job after the
+other, ``overlap`` drives several at once.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Waiting(NamedTuple):
     """A record that failed and is tried again later.
 
     Attributes:
-        partition: Its input.
+        partition: Its input partition.
         offset: Its offset.
-        call: Which of the record's calls failed, counted from 0.
+        call: Number of the call that failed, from 0.
         attempt: Attempts so far.
-        not_before_s: When the next one is due.
+        not_before_s: When the next attempt is due.
     """
 
     partition: TopicPartition
@@ -39,7 +39,7 @@ class Doomed(NamedTuple):
     """A record whose outputs the brokers refuse.
 
     Attributes:
-        partition: Its input.
+        partition: Its input partition.
         offset: Its offset.
     """
 
@@ -66,23 +66,23 @@ class DoomedRow(NamedTuple):
 
 
 class Job:
-    """The calls of one record, or of one row that is due.
+    """The calls of one record, or of one due row.
 
     Args:
-        inbox: Where it came from; None for a row that is due.
-        record: The record; for a row that is due, what stands for it.
+        inbox: The inbox of the record; None for a due row.
+        record: The record; for a due row, the record that stands for it.
         roots: The nodes that take it.
-        due: The row that is due; None for a record.
+        due: The due row; None for a record.
         after: The frame of an earlier record of the same key that has not reached the unit.
 
     Attributes:
         record: The record.
-        inbox: Where it came from.
+        inbox: The inbox of the record, or None.
         partition: Its partition.
-        frame: What its calls did.
-        due: The row that is due, or None.
-        agenda: Calls that are left, the next one last.
-        calls: Calls that are done.
+        frame: The effects of its calls.
+        due: The due row, or None.
+        agenda: Calls that are left; the next one is the last.
+        calls: How many calls are done.
     """
 
     __slots__ = ("agenda", "calls", "due", "frame", "inbox", "partition", "record")
@@ -108,10 +108,10 @@ class Job:
         self.calls: int = 0
 
     async def make_call(self, program: Program, stores: Stores, attempt: int) -> None:
-        """Make the next call in a frame of its own; its results are the calls behind it.
+        """Make the next call in its own frame, and add calls for its results.
 
         Args:
-            program: The nodes at work.
+            program: The nodes that run.
             stores: The stores of the task.
             attempt: 1 for the first attempt at this call.
         """
@@ -136,21 +136,21 @@ class Job:
 
     @property
     def where(self) -> Doomed | DoomedRow:
-        """What names it when its outputs are refused."""
+        """Names the record or row, for the case that its outputs are refused."""
         if self.due is not None:
             return DoomedRow(self.due.store, self.due.row)
         return Doomed(self.partition, self.record.offset)
 
     def call_done(self) -> None:
-        """The next call of the record is up."""
+        """Go on to the next call of the record."""
         self.agenda.pop()
         self.calls += 1
 
     def attempt(self, waiting: Waiting | None) -> int:
-        """Which attempt at its next call is the next one.
+        """Return the number of the next attempt at the next call.
 
         Args:
-            waiting: What is remembered of earlier attempts.
+            waiting: The failed attempt before, if there was one.
         """
         if (
             waiting is not None

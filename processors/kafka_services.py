@@ -1,6 +1,6 @@
-"""The worker's outside world on real brokers: the SDK's clients behind the worker's protocols.
+"""The ``Services`` of a worker on real brokers, made of the SDK's clients.
 
-The only module of the area that names the SDK's client classes.
+No other module of processors uses the SDK's client classes.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ async def _bounds(
 
 
 class KafkaTopicAdmin:
-    """Topics by the SDK's admin client, of either face.
+    """A ``TopicAdmin`` over the SDK's blocking or asyncio admin client.
 
     Args:
-        admin: The client; it is closed with this.
+        admin: The client; ``close`` closes it.
         sleep: Waits for some seconds.
         monotonic_s: Monotonic seconds.
     """
@@ -80,7 +80,7 @@ class KafkaTopicAdmin:
         self._monotonic_s = monotonic_s
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
-        """Facts of those topics that exist."""
+        """Describe those of the topics that exist."""
         existing = set(await settle(self._admin.list_topics()))
         wanted = [topic for topic in dict.fromkeys(topics) if topic in existing]
         if not wanted:
@@ -95,7 +95,7 @@ class KafkaTopicAdmin:
         }
 
     async def create(self, topics: Sequence[NewTopic]) -> None:
-        """Create topics, and wait until all brokers' answers show them."""
+        """Create topics, and wait until brokers list them."""
         for topic in topics:
             try:
                 await settle(self._admin.create_topics([topic]))
@@ -112,29 +112,29 @@ class KafkaTopicAdmin:
             await settle(self._sleep(CREATE_CHECK_S))
 
     async def configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Configurations by topic."""
+        """Return the settings of topics by Kafka's property names."""
         return {
             str(topic): {name: entry.value or "" for name, entry in entries.items()}
             for topic, entries in (await settle(self._admin.describe_configs(list(topics)))).items()
         }
 
     async def purge(self, before: Mapping[TopicPartition, int]) -> None:
-        """Delete records in front of these offsets."""
+        """Delete the records before these offsets."""
         await settle(self._admin.delete_records(before))
 
     async def bounds(
         self, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Log start offset and last stable offset of each partition."""
+        """Return log start offset and last stable offset of each partition."""
         return await _bounds(self._admin, partitions, IsolationLevel.READ_COMMITTED)
 
     async def committed(self, group: str) -> Mapping[TopicPartition, int]:
-        """The committed offsets of a group."""
+        """Return the committed offsets of a group."""
         found = await settle(self._admin.list_group_offsets(group))
         return {partition: entry.offset for partition, entry in found.items()}
 
     async def broker_count(self) -> int:
-        """How many brokers the cluster has."""
+        """Return how many brokers the cluster has."""
         return len((await settle(self._admin.describe_cluster())).nodes)
 
     async def close(self) -> None:
@@ -143,11 +143,11 @@ class KafkaTopicAdmin:
 
 
 class KafkaChangelogReader:
-    """Changelogs by a consumer outside of any group, of either face.
+    """A ``ChangelogReader`` over a blocking or asyncio consumer outside of any group.
 
     Args:
-        admin: Tells the bounds; it is closed with this.
-        consumer: Reads. It needs no deserializers, since changelogs hold bytes.
+        admin: Returns the bounds; ``close`` closes it.
+        consumer: Reads, without deserializers, since changelogs hold bytes.
     """
 
     def __init__(
@@ -161,12 +161,12 @@ class KafkaChangelogReader:
     async def bounds(
         self, partitions: Sequence[TopicPartition], *, committed: bool = False
     ) -> Mapping[TopicPartition, tuple[int, int]]:
-        """Log start offset and high watermark, or last stable offset, of each partition."""
+        """Return log start offset and high watermark (or last stable offset) of partitions."""
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return await _bounds(self._admin, partitions, level)
 
     def assign(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Read these partitions from these offsets on, and no others."""
+        """Read only these partitions, from these offsets on."""
         self._consumer.assign(list(positions))
         for partition, offset in positions.items():
             self._consumer.seek(partition, offset)
@@ -176,7 +176,7 @@ class KafkaChangelogReader:
         return await settle(self._consumer.poll_columns(timeout_ms, RESTORE_RECORDS_MAX))
 
     async def position(self, partition: TopicPartition) -> int:
-        """Where reading goes on, behind markers and aborted records."""
+        """Return the next offset to read, after markers and aborted records."""
         return await settle(self._consumer.position(partition))
 
     async def close(self) -> None:
@@ -194,12 +194,12 @@ def _close_at_once(session: TransactionSession) -> None:
 
 
 def plain_producer(config: ProducerConfig, settings: AppSettings, name: str) -> Producer:
-    """A producer without a transactional id, for a worker that has no transactions.
+    """Make a producer without a transactional id, for a worker without transactions.
 
     Args:
         config: Its settings.
         settings: Of the application.
-        name: The transactional id of the slot; a predecessor with exactly-once may have used it.
+        name: The slot's transactional id, which a predecessor with exactly-once may have used.
     """
     with Admin(config=settings.admin_config()) as admin:
         run_blocking(end_predecessor(admin, name))
@@ -218,12 +218,12 @@ class AtLeastOnceClients(BlockingClients):
         self._now: Consumer[object, object] | None = None
 
     def producer(self, config: AnySessionConfig) -> SessionProducer:
-        """A producer without a transactional id, which fences no worker without transactions."""
+        """Make a producer without a transactional id, which fences no at-least-once worker."""
         plain = plain_producer(config.producer, self._settings, config.own_transactional_id)
         return AtLeastOnceProducer(plain, self._consumer_now)
 
     def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> Consumer[object, object]:
-        """A subscribed consumer, which also commits."""
+        """Make a subscribed consumer, which also commits."""
         self._now = super().consumer(config, hooks)
         return self._now
 
@@ -233,7 +233,7 @@ class AtLeastOnceClients(BlockingClients):
 
 
 class KafkaServices:
-    """Everything on the brokers of one application's settings.
+    """The outside world of a worker, by the settings of its application.
 
     Args:
         settings: Of the application.
@@ -247,10 +247,10 @@ class KafkaServices:
         self._leave: Callable[[], None] | None = None
 
     def _made(self, make: Callable[[], C], undo: Callable[[C], None]) -> C:
-        """Make a client, which may wait for brokers that do not answer; ``wake`` ends that wait.
+        """Make a client; ``wake`` ends the wait for brokers that do not answer.
 
         Raises:
-            StoppedError: ``wake`` was called. The client is closed when it is made after all.
+            StoppedError: ``wake`` was called. If the client is made later, it is closed.
         """
         attempt = Attempt(make, undo)
         self._leave = attempt.leave
@@ -263,12 +263,12 @@ class KafkaServices:
         return made
 
     def admin(self) -> TopicAdmin:
-        """Access to topics."""
+        """Make the access to topics."""
         admin = self._made(lambda: Admin(config=self._settings.admin_config()), Admin.close)
         return KafkaTopicAdmin(admin)
 
     def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
-        """Units are transactions; with at-least-once they are commits of offsets."""
+        """Make the ledger of Kafka transactions, or of at-least-once."""
         repeats = self._settings.repeats
         clients = AtLeastOnceClients(self._settings) if repeats else BlockingClients()
         return TransactionLedger(
@@ -290,7 +290,7 @@ class KafkaServices:
         calls: Calls,
         topology: Topology,
     ) -> Ledger:
-        """Units are transactions of the application's sink; each ledger opens a copy of it."""
+        """Make the ledger of the application's sink, of which it opens a copy."""
         sink = topology.sink
         assert sink is not None, "the application has no sink"
         plain = AtLeastOnceConfig.build({n: getattr(config, n) for n in SessionConfig.declared})
@@ -316,13 +316,13 @@ class KafkaServices:
         )
 
     def changelog_reader(self) -> ChangelogReader:
-        """A reader of changelogs."""
+        """Make a reader of changelogs."""
         admin = Admin(config=self._settings.admin_config())
         consumer = Consumer(config=self._settings.restoring_config())
         return KafkaChangelogReader(admin, cast("Consumer[Bytes, Bytes]", consumer))
 
     def open_map(self, kind: StoreKind, directory: Path, tombstone_age_ms: int) -> ByteMap | None:
-        """The map of a task; None while somebody else holds it."""
+        """Open the map of a task; None while another process has locked it."""
         if kind is StoreKind.MEMORY:
             return MemoryMap()
         from onceflow.processors.stores.lmdb import open_map
@@ -337,13 +337,13 @@ class KafkaServices:
         return int(time.time() * 1000)
 
     def sleep(self, delay_s: float) -> None:
-        """Wait, or less when ``wake`` is called."""
+        """Wait; ``wake`` ends the wait early."""
         if not self._stopped:
             with contextlib.suppress(queue.Empty):
                 self._stops.get(timeout=delay_s)
 
     def wake(self) -> None:
-        """End a ``sleep`` and the wait for a client, for good; also from signal handlers."""
+        """End a ``sleep`` and the wait for a client, now and later; also from signal handlers."""
         self._stopped = True
         self._stops.put(None)
         leave = self._leave

@@ -1,7 +1,7 @@
 """Outputs of the open unit, collected by topic and sent in runs.
 
-Only records that succeeded put anything in here, so nothing has to be taken back when one fails.
-What is collected is sent after each round of records and before each commit; an abort clears it.
+Only successful records add outputs, so a failed record need not remove any. Outputs are sent after
+each round of records and before each commit; an abort drops them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onceflow.sdk.model.partitions import Headers
 from onceflow.transactions.clients import SentRun
 
 REFUSAL_KEPT_S = 60.0
-"""How long a target that was refused is refused here at once, without another wait for it."""
+"""How long outputs to a topic that the brokers refused are refused at once, without a request."""
 
 
 @dataclass(slots=True)
@@ -24,13 +24,13 @@ class Run:
     Attributes:
         topic: The topic.
         values: Values; None is a tombstone.
-        keys: Keys beside the values.
+        keys: Keys of the values.
         timestamps_ms: Their timestamps; None takes the time of sending.
         partition: One partition for all, or None for the partitioner's choice.
         headers: Headers; a run with headers has one record.
-        declared: Whether the topic is part of the topology, so that its absence concerns every
-            record and not the one that named it.
-        sent: Tells where the records were stored; None until they were sent.
+        declared: Whether the topic is part of the topology. If it is missing, the worker ends, and
+            not only the record that named it fails.
+        sent: Returns where the records were stored; None until they were sent.
     """
 
     topic: str
@@ -53,9 +53,9 @@ class Lane:
     Attributes:
         declared: Whether the topic is part of the topology.
         values: Values that are not sent yet.
-        keys: Keys beside them.
-        timestamps_ms: Timestamps beside them.
-        special: Headers and partition of the few that have any, by index.
+        keys: Their keys.
+        timestamps_ms: Their timestamps.
+        special: Headers and partition, by index, of the outputs that have any.
     """
 
     __slots__ = (
@@ -89,7 +89,7 @@ class Lane:
         headers: Headers = (),
         partition: int | None = None,
     ) -> None:
-        """Take one output; a negative timestamp is that of an input without one."""
+        """Add an output; a negative timestamp means that the input has none."""
         if headers or partition is not None:
             self.special[len(self.values)] = (headers, partition)
         self.values.append(value)
@@ -100,7 +100,7 @@ class Lane:
         """Refuse an output at once if the brokers refused its topic a moment ago.
 
         Raises:
-            UndeliverableOutputError: They did.
+            UndeliverableOutputError: The brokers refused it.
         """
         if self._refusal is not None:
             if self._clock() - self._refused_s < REFUSAL_KEPT_S:
@@ -110,17 +110,17 @@ class Lane:
             self._refusal = None
 
     def refused(self, error: Exception) -> None:
-        """The brokers have no such topic, or none for us."""
+        """Note that the topic does not exist, or may not be written."""
         self._refusal, self._refused_s = error, self._clock()
 
     def take(self) -> list[Run]:
-        """What is collected, as runs in order; the lane is empty then."""
+        """Remove and return the outputs, as runs in order."""
         if not self.values:
             return []
         values, keys, times = self.values, self.keys, self.timestamps_ms
         special, self.special = self.special, {}
         self.values, self.keys, self.timestamps_ms = [], [], []
-        if min(times) < 0:  # They get the time of sending; no producer takes -1.
+        if min(times) < 0:  # The producer refuses -1: these get the time of sending.
             bare = {index: ((), None) for index, time_ms in enumerate(times) if time_ms < 0}
             special = dict(sorted({**bare, **special}.items()))
         if not special:
@@ -149,7 +149,7 @@ class Lane:
         return runs
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all outputs."""
         self.values, self.keys, self.timestamps_ms = [], [], []
         self.special.clear()
 
@@ -168,14 +168,14 @@ class Lanes:
         self._lanes: dict[str, Lane] = {}
 
     def lane(self, topic: str) -> Lane:
-        """The lane of a topic; stays the same object for ever."""
+        """Return the lane of a topic, always the same object."""
         lane = self._lanes.get(topic)
         if lane is None:
             lane = self._lanes[topic] = Lane(topic, self._clock)
         return lane
 
     def declared(self, topic: str) -> Lane:
-        """The lane of a topic that is part of the topology."""
+        """Return the lane of a topic that is part of the topology."""
         lane = self.lane(topic)
         lane.declared = True
         return lane
@@ -185,15 +185,15 @@ class Lanes:
         self._lanes[lane.topic] = lane
 
     def take(self) -> list[Run]:
-        """What is collected; the lanes are empty then."""
+        """Remove and return all outputs."""
         return [run for lane in self._lanes.values() for run in lane.take()]
 
     @property
     def size(self) -> int:
-        """Outputs that are collected and not sent."""
+        """Number of outputs that are not sent yet."""
         return sum(len(lane.values) for lane in self._lanes.values())
 
     def clear(self) -> None:
-        """Forget what is collected: its unit is aborted."""
+        """Drop all outputs, as their unit is aborted."""
         for lane in self._lanes.values():
             lane.clear()

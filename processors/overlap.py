@@ -1,14 +1,14 @@
-"""Calls of one task that overlap, with everything in order by key (``concurrency=``).
+"""Overlapping calls of one task, in order for each key (``concurrency=``).
 
-The records that were taken stand in a row, in the order in which they were taken. Calls of
-different keys overlap; a record begins when the one of its key in front of it is done. What a
-record did stays in its own frame and reaches the unit in the order of the row. So the unit holds,
-and a commit covers, a contiguous prefix of the row, while calls behind it go on; outputs of the
-task keep the order of its input; and an abort or a rebalance drops frames and nothing else.
+The row holds the taken records in their order. Calls of different keys overlap; a record begins
+when the previous one of its key is done. The effects of a record stay in its frame, and frames
+reach the unit in the order of the row. So a commit covers a contiguous prefix of the row while
+later calls go on, outputs keep the order of the input, and an abort or a rebalance only drops
+frames.
 
-Retries are scheduled when a call fails, whatever stands in front of it. What follows the last
-attempt (dead letter, skip, stop) is decided when it is the record's turn to reach the unit, so that
-a stop leaves exactly the records in front of it. The worker waits for the calls; nothing here does.
+A retry is scheduled as soon as a call fails. The policy after the last attempt (dead letter, skip,
+stop) applies when it is the record's turn to reach the unit, so that after a stop exactly the
+earlier records are committed. Only the worker waits for the calls.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from onceflow.sdk.errors import RecordError
 from onceflow.sdk.model.partitions import TopicPartition
 
 ROW_PER_CALL: Final = 16
-"""Records of a task that are taken and have not reached the unit, for each call at once: how far
-other keys may go ahead of one slow call."""
+"""Most records in the row, as a multiple of ``concurrency``: how far other keys may get ahead of a
+slow call."""
 
 
 class InFlight:
-    """The calls of one worker that are going on.
+    """The running calls of one worker.
 
     Args:
         clock: Monotonic seconds.
@@ -52,17 +52,17 @@ class InFlight:
 
     @property
     def busy(self) -> bool:
-        """Whether there are any."""
+        """Whether any call is running."""
         return bool(self._tasks)
 
     def start(
         self, call: Coroutine[object, None, None], ended: Callable[[asyncio.Task[None]], None]
     ) -> asyncio.Task[None]:
-        """Begin a call.
+        """Start a call.
 
         Args:
             call: The coroutine.
-            ended: Called in the loop when it is over.
+            ended: Called in the loop when the call has ended.
         """
         task = asyncio.get_running_loop().create_task(call)
         self._tasks.add(task)
@@ -75,25 +75,25 @@ class InFlight:
         self._ended.set()
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Wait until a call has ended since the last wait, or for so long.
+        """Wait until a call has ended since the last wait.
 
         Args:
-            timeout_s: Longest wait; None for any.
+            timeout_s: Longest wait; None for no limit.
         """
         try:
             if not self._ended.is_set() and timeout_s != 0:
                 await asyncio.wait_for(self._ended.wait(), timeout_s)
             else:
-                await asyncio.sleep(0)  # The calls are to go on, whoever polls.
+                await asyncio.sleep(0)  # Let the calls go on between polls.
         except TimeoutError:
             return
         self._ended.clear()
 
     async def finish(self, timeout_s: float) -> None:
-        """Cancel what is left, and let it end.
+        """Cancel the running calls, and wait for their ends.
 
         Args:
-            timeout_s: Longest wait for calls that do not heed it.
+            timeout_s: Longest wait, for calls that ignore the cancellation.
         """
         for task in self._tasks:
             task.cancel()
@@ -114,12 +114,12 @@ class _Place:
 
     Attributes:
         job: Its calls.
-        state: Where it stands.
+        state: Its state.
         follower: The next record of the same key, if it waits for this one.
-        error: What its call raised, or what the brokers say of its outputs.
-        attempt: Which attempt that was.
-        call: The coroutine that makes its calls.
-        size_bytes: Of its outputs, once it is done.
+        error: Error of its call, or of the brokers for its outputs.
+        attempt: Number of that attempt.
+        call: The task that makes its calls.
+        size_bytes: Size of its outputs, once it is done.
     """
 
     __slots__ = ("attempt", "call", "error", "follower", "job", "size_bytes", "state")
@@ -143,24 +143,24 @@ class Owner(Protocol):
 
     @property
     def held_until_s(self) -> float:
-        """Until when it takes no records."""
+        """Time until which it takes no records."""
 
     @property
     def doomed(self) -> Mapping[Doomed | DoomedRow, RecordError]:
-        """Records whose outputs were refused, by the error."""
+        """The errors of records whose outputs were refused."""
 
     @property
     def stores(self) -> Stores:
         """The open stores."""
 
     def give_up(self, job: Job, node: WorkNode, error: Exception, attempt: int) -> None:
-        """Follow the policy for a call that failed for good; raises where that is to stop."""
+        """Apply the policy to a call after its last attempt; raise if that is to stop."""
 
     def give_up_outputs(self, job: Job, error: RecordError) -> None:
-        """Follow the policies for a record whose outputs were refused."""
+        """Apply the policies to a record whose outputs were refused."""
 
     def finished(self, job: Job, unit: Unit) -> None:
-        """All calls of a record are done and in the unit."""
+        """Note that all calls of a record are in the unit."""
 
 
 class Overlap:
@@ -168,12 +168,12 @@ class Overlap:
 
     Args:
         owner: The task.
-        program: Its nodes at work.
-        inboxes: Where its records come from.
-        in_flight: The calls of the worker.
+        program: The nodes that run.
+        inboxes: The inboxes of its records.
+        in_flight: The running calls of the worker.
 
     Attributes:
-        draining: Whether no further call is begun, because the worker ends.
+        draining: Whether no further calls begin, because the worker ends or is paused.
     """
 
     def __init__(
@@ -210,16 +210,16 @@ class Overlap:
 
     @property
     def busy(self) -> bool:
-        """Whether calls are going on, those that were dropped and have not ended included."""
+        """Whether calls are running, including dropped ones that have not ended."""
         return bool(self._running or self._ending)
 
     @property
     def holds(self) -> bool:
-        """Whether records were taken that have not reached the unit."""
+        """Whether the row holds records."""
         return bool(self._row)
 
     def ready_s(self, now_s: float) -> float | None:
-        """When ``step`` has something to do; None while only calls can bring it."""
+        """Return when ``step`` has work to do; None while it depends on running calls."""
         if self._broken is not None:
             return now_s
         if self._row and self._row[0].state in (_State.DONE, _State.FAILED):
@@ -228,7 +228,7 @@ class Overlap:
             return now_s
         until_s = self._later[0][0] if self._later else None
         if until_s is not None and until_s <= now_s and not self._may_begin(now_s):
-            until_s = None  # A call that ends makes room for it.
+            until_s = None  # It waits for the end of a call.
         until_ms = self._inboxes.waits_until_ms()
         if until_ms is not None:
             end_s = until_ms / 1000
@@ -236,15 +236,15 @@ class Overlap:
         return until_s
 
     def retry_s(self) -> float | None:
-        """When the next attempt at a failed record is due."""
+        """Return when the next attempt at a failed record is due."""
         return self._later[0][0] if self._later else None
 
     def step(self, unit: Unit) -> None:
-        """Let what is done reach the unit, in order, and begin further calls.
+        """Move finished records into the unit, in order, and begin further calls.
 
         Raises:
-            ProcessingError: A record failed and the policy is to stop. What stands in front of it
-                is in the unit, and nothing of it.
+            ProcessingError: A record failed and the policy is to stop. Only the records before it
+                are in the unit.
             StateDirectoryError: State cannot be read; no record is to blame.
         """
         try:
@@ -252,14 +252,14 @@ class Overlap:
                 raise self._broken
             self._merge(unit)
         except BaseException:
-            self.draining = True  # No further call is made in vain while the worker ends.
+            self.draining = True  # The worker ends: further calls would be wasted.
             raise
         self.begin()
 
     def drop(self) -> None:
-        """Drop everything that has not reached the unit; the records are read again, or gone.
+        """Drop all records of the row; they are read again, or belong to another worker.
 
-        Attempts stay counted. Calls that go on are cancelled, and nothing they still do counts.
+        Attempts stay counted. Running calls are cancelled, and their effects are ignored.
         """
         for place in self._row:
             if place.state is _State.RUNNING and place.call is not None:
@@ -293,7 +293,7 @@ class Overlap:
         return self._inboxes.next(int(now_s * 1000))
 
     def begin(self) -> None:
-        """Begin calls, as many as may overlap."""
+        """Begin as many calls as may overlap."""
         now_s = self._clock()
         while self._later and self._later[0][0] <= now_s:
             self._ready.append(heapq.heappop(self._later)[2])
@@ -304,13 +304,13 @@ class Overlap:
                 self._start(self._ready.popleft())
 
     def _take(self, now_s: float) -> bool:
-        """Give the next record its place in the row; False when there is none."""
+        """Add the next record to the row; False if there is none."""
         inbox = self._next_inbox(now_s)
         if inbox is None:
             return False
         record = inbox.records[inbox.index]
         key = record.key
-        # Without a key there is no order to keep.
+        # Records without a key have no order.
         front = None if key is None else self._last.get(key)
         after = None if front is None else front.job.frame
         job = Job(inbox, record, self._program.roots[record.topic], after=after)
@@ -329,7 +329,7 @@ class Overlap:
         return True
 
     def _queue(self, place: _Place) -> None:
-        """Nothing of its key is in its way: begin with it now, or when its next attempt is due."""
+        """Let a record begin now, or when its next attempt is due."""
         waiting = self._waiting.get(place.where)
         if waiting is not None and waiting.not_before_s > self._clock():
             self._queued += 1
@@ -343,7 +343,7 @@ class Overlap:
         place.call = self._in_flight.start(self._make_calls(place), partial(self._ended, place))
 
     async def _make_calls(self, place: _Place) -> None:
-        """The calls of a record, until there is none or one fails."""
+        """Make the calls of a record, until all are made or one fails."""
         job, program = place.job, self._program
         try:
             while job.agenda and place.state is _State.RUNNING:
@@ -362,10 +362,10 @@ class Overlap:
     # Ends of calls ---------------------------------------------------------------------------
 
     def _ended(self, place: _Place, call: asyncio.Task[None]) -> None:
-        """A call is over; in the loop, at any moment but within a step of the worker."""
+        """Note the end of a call; it runs in the loop, never within a step of the worker."""
         self._ending.discard(call)
         if not call.cancelled():
-            self._broken = call.exception() or self._broken  # None but Ctrl-C, and the like.
+            self._broken = call.exception() or self._broken  # Only Ctrl-C and the like.
         elif place.state is _State.RUNNING:
             place.error = HandlerCancelledError("something cancelled the call of a handler")
         try:
@@ -373,7 +373,7 @@ class Overlap:
                 self._running -= 1
                 self._note_end(place)
             self.begin()
-        except Exception as error:  # noqa: BLE001 - raised where the worker asks
+        except Exception as error:  # noqa: BLE001 - raised by the worker's next step
             self._broken = error
 
     def _note_end(self, place: _Place) -> None:
@@ -382,7 +382,7 @@ class Overlap:
             self._done(place)
             return
         if isinstance(error, ProcessingError | StateDirectoryError):
-            self._broken = error  # Not the record's fault: the state of all is in doubt.
+            self._broken = error  # The state is in doubt, for all records.
             return
         failures = job.agenda[-1][0].failures
         delay_ms = failures.retry_delay_ms(job.record, error, place.attempt)
@@ -407,7 +407,7 @@ class Overlap:
     # The unit --------------------------------------------------------------------------------
 
     def _merge(self, unit: Unit) -> None:
-        """Let what is done reach the unit, up to the first record that is not."""
+        """Move finished records into the unit, up to the first unfinished one."""
         row = self._row
         while row and unit.room > 0:
             place = row[0]

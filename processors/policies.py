@@ -1,7 +1,7 @@
-"""What is done about a record that fails: how often it is tried, and what happens after that.
+"""Failure policies: how often a record is tried, and what follows the last attempt.
 
-Values and pure decisions only. The task tries, the worker waits (without leaving the group) and
-carries the decision out within the transaction.
+This module only decides. The task makes the attempts; the worker waits between them (without
+leaving the group).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HEADER_PREFIX = "onceflow.error."
 message, traceback, attempts, processor."""
 
 _OWN_CODE: Final = (f"{Path(__file__).parents[1]}{os.sep}", "sdk/", "processors/", "transactions/")
-"""Where frames of onceflow come from; compiled modules have the names of the sources."""
+"""Paths of onceflow's own stack frames; compiled modules have the names of their sources."""
 _INSTALLED: Final = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 _PYTHON: Final = (sysconfig.get_path("stdlib"), "<frozen")
 
@@ -39,7 +39,7 @@ Wait = Callable[[tenacity.RetryCallState], float]
 
 
 class OnError(enum.Enum):
-    """What follows when the last attempt failed."""
+    """What follows the last failed attempt."""
 
     STOP = "stop"
     SKIP = "skip"
@@ -47,7 +47,7 @@ class OnError(enum.Enum):
 
 
 def exponential(backoff_ms: int, backoff_max_ms: int) -> Wait:
-    """Waits that double with every attempt, by tenacity."""
+    """Return a tenacity wait that doubles with each attempt."""
     return tenacity.wait_exponential(
         multiplier=backoff_ms / 1000, min=backoff_ms / 1000, max=backoff_max_ms / 1000
     )
@@ -80,7 +80,7 @@ class Retries(Settings, kw_only=False, in_kafka=False):
             raise ConfigError("only", self.only, "must be a tuple of exception classes")
 
     def delay_ms(self, attempt: int) -> int:
-        """Milliseconds to wait after the given attempt (1 for the first).
+        """Return the milliseconds to wait after an attempt.
 
         Args:
             attempt: The attempt that failed, 1 for the first.
@@ -108,14 +108,14 @@ class Parking(Settings, kw_only=False, in_kafka=False):
 
 
 class DeadLetterLimits(Settings, kw_only=False, in_kafka=False):
-    """When dead letters are so many that the application stops instead."""
+    """When the application stops because there are too many dead letters."""
 
     consecutive_max: int = whole(100, "Dead letters of one partition in a row.")
     ratio_max: float = number(
         0.5, "Share of dead letters among the latest `ratio_window` records.", 0, 1
     )
     ratio_window: int = whole(
-        1_000, "Records over which the share is measured; it counts once they are seen.", 1
+        1_000, "Records over which the share is measured; before that it is not checked.", 1
     )
 
 
@@ -131,16 +131,16 @@ class DeadLetterMeter:
         self._seen = 0
 
     def good(self, partition: int, count: int = 1) -> None:
-        """Records were processed."""
+        """Count successful records."""
         self._consecutive.pop(partition, None)
         self._seen += count
         self._age()
 
     def bad(self, partition: int) -> str | None:
-        """A record is about to become a dead letter.
+        """Count a dead letter.
 
         Returns:
-            Which limit that exceeds, or None.
+            The limit that it exceeds, as text, or None.
         """
         row = self._consecutive[partition] = self._consecutive.get(partition, 0) + 1
         self._bad += 1
@@ -157,7 +157,7 @@ class DeadLetterMeter:
         return None
 
     def _age(self) -> None:
-        # Halving keeps a moving share without a list of outcomes.
+        # Halving gives a moving share without a list of results.
         if self._seen >= 2 * self._limits.ratio_window:
             self._seen //= 2
             self._bad //= 2
@@ -184,7 +184,7 @@ class ThrottledWarnings:
         self._held: dict[type[Exception], int] = {}
 
     def note(self, error: Exception, line: str) -> None:
-        """A failure; its line is written, or counted for the next summary."""
+        """Log the line of a failure, or count it for the next summary."""
         kind, now = type(error), self._clock()
         told = self._told_s.get(kind)
         if told is not None and now - told < self._interval_s:
@@ -196,7 +196,7 @@ class ThrottledWarnings:
 
 
 def brief(error: BaseException) -> str:
-    """An error in a line, whatever its own methods do: they may raise, or give megabytes."""
+    """Return an error as one line; its ``repr`` may raise or be megabytes long."""
     try:
         text = repr(error)
     except Exception as broken:  # noqa: BLE001 - a handler's error class is not ours
@@ -205,10 +205,10 @@ def brief(error: BaseException) -> str:
 
 
 def place_in_code(error: BaseException) -> str:
-    """Where in the user's code an error was raised, as a clause; empty when it was not there.
+    """Return where in the user's code an error was raised, as a clause; empty if nowhere.
 
-    It is the innermost frame of the program, or else of an installed package; frames of onceflow
-    and of Python itself say nothing about a handler.
+    That is the innermost stack frame of the program, or else of an installed package, without
+    frames of onceflow and of Python itself.
     """
     program = installed = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
@@ -232,16 +232,16 @@ def _message(error: BaseException) -> str:
 
 
 def _header_bytes(text: str) -> bytes:
-    """Text of any origin as UTF-8; what UTF-8 cannot say is escaped."""
+    """Encode any text as UTF-8; surrogates are escaped."""
     return text.encode(errors="backslashreplace")
 
 
 def dead_letter_headers(
     record: ConsumerRecord, error: Exception, attempts: int, processor: str
 ) -> list[tuple[str, bytes | None]]:
-    """The original headers followed by where the record came from and what went wrong.
+    """Return the original headers, followed by the record's origin and its error.
 
-    It never fails: a record whose dead letter cannot be written would stop its partition.
+    This must not fail: a record whose dead letter cannot be written would stop its partition.
     """
     kind = type(error)
     trace = _header_bytes("".join(traceback.format_exception(error)))

@@ -1,4 +1,4 @@
-"""Whether a worker that ended by an error is replaced by a new one (``uncaught_error``)."""
+"""Replaces a worker that ended with an error by a new one (``uncaught_error="replace"``)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _NEVER = (
     StateTypeError,
     TopicSetupError,
 )
-"""A new worker would meet the same, or fence the live one that has the slot."""
+"""A new worker would get the same error, or would fence the live worker that has the slot."""
 
 
 class Replacements:
-    """The bounds of replacing.
+    """Limits the number of replacements in a time window.
 
     Args:
         settings: Of the application.
@@ -47,7 +47,7 @@ class Replacements:
         self._made_s: deque[float] = deque()
 
     def allow(self, error: Exception) -> bool:
-        """Whether a new worker goes on after an error; it is counted then."""
+        """Whether a new worker may follow an error; it is counted if so."""
         settings = self._settings
         if settings.uncaught_error != "replace" or isinstance(error, _NEVER):
             return False
@@ -77,8 +77,8 @@ class Runs:
 
     Args:
         make: Makes the next one.
-        gone: Called when one has ended.
-        replacements: Whether another one follows an error.
+        gone: Called when a worker has ended.
+        replacements: Decides whether another worker follows an error.
         is_stopped: Whether the application was asked to stop.
     """
 
@@ -97,12 +97,12 @@ class Runs:
         self._done = False
 
     def next(self) -> Worker | None:
-        """The next worker to run; None when the run is over."""
+        """Make the next worker; None when the run is over."""
         return None if self._done else self._make()
 
     @contextlib.contextmanager
     def of(self, worker: Worker) -> Iterator[None]:
-        """Around the run of a worker: keeps its report, and lets another one follow an error."""
+        """Run a worker within this context, which keeps its report and may suppress its error."""
         try:
             yield
             self._done = True
@@ -114,5 +114,5 @@ class Runs:
             self._reports.append(worker.report())
 
     def report(self) -> RunReport:
-        """What all of them did."""
+        """Return the report of all workers together."""
         return merged(self._reports)
