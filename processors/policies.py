@@ -117,18 +117,35 @@ class DeadLetterLimits(Settings, kw_only=False, in_kafka=False):
     ratio_window: int = whole(
         1_000, "Records over which the share is measured; before that it is not checked.", 1
     )
+    run_max: int | None = whole(
+        None, "Dead letters in one run of a worker, of all partitions together; None for any."
+    )
 
 
 class DeadLetterMeter:
-    """Counts dead letters of one processor against the limits."""
+    """Counts dead letters of one processor against the limits.
 
-    __slots__ = ("_bad", "_consecutive", "_limits", "_seen")
+    Records of a unit that is aborted come again, so they are counted with the commit alone.
+    """
+
+    __slots__ = ("_bad", "_consecutive", "_kept", "_limits", "_run", "_seen")
 
     def __init__(self, limits: DeadLetterLimits) -> None:
         self._limits = limits
         self._consecutive: dict[int, int] = {}
         self._bad = 0
         self._seen = 0
+        self._run = 0
+        self._kept: tuple[dict[int, int], int, int, int] = ({}, 0, 0, 0)
+
+    def committed(self) -> None:
+        """What was counted is committed."""
+        self._kept = (dict(self._consecutive), self._bad, self._seen, self._run)
+
+    def dropped(self) -> None:
+        """What was counted since the last commit comes again."""
+        consecutive, self._bad, self._seen, self._run = self._kept
+        self._consecutive = dict(consecutive)
 
     def good(self, partition: int, count: int = 1) -> None:
         """Count successful records."""
@@ -145,9 +162,12 @@ class DeadLetterMeter:
         row = self._consecutive[partition] = self._consecutive.get(partition, 0) + 1
         self._bad += 1
         self._seen += 1
+        self._run += 1
         limits = self._limits
         if row > limits.consecutive_max:
             return f"{row} dead letters in a row, the limit is {limits.consecutive_max}"
+        if limits.run_max is not None and self._run > limits.run_max:
+            return f"{self._run} dead letters in this run, the limit is {limits.run_max}"
         if self._seen >= limits.ratio_window and self._bad > limits.ratio_max * self._seen:
             return (
                 f"{self._bad} of the latest {self._seen} records are dead letters, "

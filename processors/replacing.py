@@ -12,6 +12,7 @@ from onceflow.processors.errors import (
     SlotInUseError,
     StateMismatchError,
     StateTypeError,
+    TooManyDeadLettersError,
     TopicSetupError,
 )
 from onceflow.processors.policies import brief
@@ -28,6 +29,7 @@ _NEVER = (
     SlotInUseError,
     StateMismatchError,
     StateTypeError,
+    TooManyDeadLettersError,
     TopicSetupError,
 )
 """A new worker would get the same error, or would fence the live worker that has the slot."""

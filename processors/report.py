@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from onceflow.processors.lanes import Lane, Lanes
+from onceflow.processors.policies import DeadLetterMeter
 from onceflow.processors.task import Task, TaskId
 
 
@@ -112,9 +113,13 @@ class Tally:
     Args:
         lanes: Take the outputs of the unit.
         dead_letters: Topics of dead letters.
+        meters: Count dead letters against their limits.
     """
 
-    def __init__(self, lanes: Lanes, dead_letters: Iterable[str]) -> None:
+    def __init__(
+        self, lanes: Lanes, dead_letters: Iterable[str], meters: Iterable[DeadLetterMeter] = ()
+    ) -> None:
+        self._meters = list(meters)
         self.aborts: int = 0
         self._lanes = lanes
         self._dead: list[Lane] = [lanes.declared(topic) for topic in dict.fromkeys(dead_letters)]
@@ -142,6 +147,8 @@ class Tally:
 
     def committed(self) -> None:
         """The unit is committed."""
+        for meter in self._meters:
+            meter.committed()
         for id, counts in self._open.items():
             if counts.records or counts.outputs or counts.dead_letters:
                 self._committed.setdefault(id, _Counts()).add(counts)
@@ -149,6 +156,8 @@ class Tally:
 
     def dropped(self) -> None:
         """The unit is aborted, or nothing is left of it."""
+        for meter in self._meters:
+            meter.dropped()
         self.aborts += any(counts.records for counts in self._open.values())
         self._open.clear()
 

@@ -130,8 +130,6 @@ class Worker:
         self._run_end = RunEnd(topology.output_topics) if until_end else None
         self._reached_end = False
         self._others_asked_s = self._clock() - OTHERS_ASKED_S
-        dead = (node.policy.dead_letter_topic for node in topology.working)
-        self._tally = Tally(self._unit.lanes, [topic for topic in dead if topic is not None])
         self._in_flight = InFlight(self._clock)
         self._resources = Resources(topology.hooks)
         self._global_rows = GlobalRows(topology.global_tables, services.changelog_reader)
@@ -147,6 +145,8 @@ class Worker:
                 self._global_rows,
             ),
         )
+        meters = [meter for program in self._programs.values() for meter in program.meters]
+        self._tally = Tally(self._unit.lanes, topology.dead_letter_topics, meters)
         self._restorer = Restorer(services.changelog_reader, self._clock)
         self._tasks = Tasks(topology, self._make_task, self._restorer)
         self._stores = TaskStores(topology, settings, services)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 from onceflow.processors.frame import Due, Frame
@@ -16,6 +17,7 @@ from onceflow.processors.global_rows import GlobalRows
 from onceflow.processors.hooks import Resources
 from onceflow.processors.lanes import Lanes
 from onceflow.processors.nodes.failures import Failures
+from onceflow.processors.policies import DeadLetterMeter
 from onceflow.processors.state.store import Store
 from onceflow.processors.unit import Unit
 from onceflow.sdk.model.consumer_record import ConsumerRecord
@@ -115,6 +117,13 @@ class Program:
     timed: tuple[TimedNode, ...] = ()
     times: Mapping[str, Callable[[ConsumerRecord], int]] = field(default_factory=dict)
     bounds: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def meters(self) -> list[DeadLetterMeter]:
+        """What counts the dead letters of each node."""
+        nodes = chain.from_iterable((*self.roots.values(), *self.children.values()))
+        policies = {id(node.failures): node.failures for node in (*nodes, *self.timed)}
+        return [failures.meter for failures in policies.values() if failures.counts]
 
     @property
     def calls_max(self) -> int:

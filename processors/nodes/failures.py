@@ -51,12 +51,13 @@ class Failures:
         clock: Monotonic seconds, for the pace of warnings.
 
     Attributes:
+        meter: Counts dead letters.
         counts: Whether records that succeed have to be told to ``good``.
         parks: Parks a record that is to be tried again; None where it holds up its partition.
         is_parked: Whether records of a key are parked; None where none ever are.
     """
 
-    __slots__ = ("_lane", "_meter", "_name", "_policy", "_warnings", "counts", "is_parked", "parks")
+    __slots__ = ("_lane", "_name", "_policy", "_warnings", "counts", "is_parked", "meter", "parks")
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Failures:
         self._name = name
         self._policy = policy
         self._lane = dead_letters
-        self._meter = DeadLetterMeter(policy.limits)
+        self.meter: DeadLetterMeter = DeadLetterMeter(policy.limits)
         self._warnings = ThrottledWarnings(logger.warning, clock)
         self.parks: Park | None = None
         self.is_parked: Callable[[Mapping[str, Store], bytes | None], bool] | None = None
@@ -76,7 +77,7 @@ class Failures:
 
     def good(self, partition: int, count: int = 1) -> None:
         """Records succeeded."""
-        self._meter.good(partition, count)
+        self.meter.good(partition, count)
 
     def retry_delay_ms(self, record: ConsumerRecord, error: Exception, attempt: int) -> int | None:
         """How long to wait before the next attempt; None when there is none.
@@ -129,7 +130,7 @@ class Failures:
                 "dead_letter= or on_error=OnError.SKIP",
                 *coordinates,
             ) from error
-        exceeded = self._meter.bad(record.partition)
+        exceeded = self.meter.bad(record.partition)
         if exceeded is not None:
             raise TooManyDeadLettersError(
                 f"{name} stops at {where}: {exceeded}; the last failure: {cause}", *coordinates

@@ -22,6 +22,7 @@ from onceflow.processors import (
     SlotInUseError,
     State,
     StateMismatchError,
+    TooManyDeadLettersError,
     TopicSetupError,
 )
 from onceflow.processors.replacing import Replacements
@@ -111,7 +112,8 @@ def test_bounds_of_replacing() -> None:
     assert not bounds.allow(error)
     now[0] += 0.001
     assert bounds.allow(error)
-    for never in (SlotInUseError("x"), StateMismatchError("x"), ConfigError("a", 1, "no")):
+    flood = TooManyDeadLettersError("x", "in", 0, 0, 1)
+    for never in (SlotInUseError("x"), StateMismatchError("x"), ConfigError("a", 1, "no"), flood):
         now[0] += 600
         assert not bounds.allow(never)
     assert not Replacements(AppSettings(), lambda: now[0]).allow(error)

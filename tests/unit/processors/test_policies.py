@@ -51,6 +51,26 @@ def test_ratio_limit_counts_once_the_window_is_full() -> None:
     assert meter.bad(0) == "3 of the latest 10 records are dead letters, the limit is 20%"
 
 
+def test_limit_of_a_run_counts_all_partitions() -> None:
+    meter = DeadLetterMeter(DeadLetterLimits(run_max=2))
+    assert [meter.bad(0), meter.bad(1)] == [None, None]
+    for _ in range(5_000):
+        meter.good(2)
+    assert meter.bad(3) == "3 dead letters in this run, the limit is 2"
+
+
+def test_records_that_come_again_are_counted_once() -> None:
+    meter = DeadLetterMeter(DeadLetterLimits(2, 0.5, 100, run_max=4))
+    assert meter.bad(0) is None
+    meter.committed()
+    for _ in range(10):  # The same record, and an abort behind it.
+        assert meter.bad(0) is None
+        meter.good(1)
+        meter.dropped()
+    assert meter.bad(0) is None
+    assert meter.bad(0) == "3 dead letters in a row, the limit is 2"
+
+
 def test_warnings_of_a_kind_are_summed_up() -> None:
     """A flood of dead letters is no flood of log lines."""
     lines: list[str] = []

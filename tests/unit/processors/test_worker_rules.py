@@ -225,6 +225,24 @@ def test_flood_of_dead_letters_stops(world: World) -> None:
     assert world.cluster.offset("in") == 3
 
 
+def test_limit_of_dead_letters_in_a_run(world: World) -> None:
+    world.cluster.put("in", *(b"x" if number % 3 == 0 else b"good" for number in range(30)))
+    app = flaky({"x": 99}, dead_letter="dead", limits=DeadLetterLimits(run_max=4))
+    with pytest.raises(TooManyDeadLettersError, match="5 dead letters in this run, the limit is 4"):
+        world.run(app)
+    assert len(world.cluster.values("dead")) == 4
+    assert world.cluster.offset("in") == 12
+
+
+def test_dead_letters_of_aborted_units_do_not_count_against_the_limits(world: World) -> None:
+    world.cluster.put("in", b"x", b"x", b"x")
+    world.cluster.fail("flush", TransactionAbortableError(), times=4)
+    limits = DeadLetterLimits(consecutive_max=3, run_max=3)
+    world.run(flaky({"x": 99}, dead_letter="dead", limits=limits))
+    assert world.cluster.values("dead") == [b"x"] * 3
+    assert world.cluster.offset("in") == 3
+
+
 def test_failed_record_leaves_neither_output_nor_state(world: World) -> None:
     """Trap 60: the savepoint of a record covers sends, yields and state."""
     app = App("savepoint")
