@@ -3,8 +3,8 @@
 Missing topics for outputs and dead letters get the input's partition count. A changelog must have
 exactly the input's partition count, as that count decides which keys meet which state, and the
 right cleanup policy. All inputs of one task must have the same count. No existing topic is ever
-altered. A running worker checks its topics again now and then: for one that was deleted, made again
-or has grown it raises an error with a remedy instead of waiting for ever.
+altered. A running worker checks its topics again now and then: if one was deleted, made again
+or has grown, it ends with an error and a remedy instead of waiting for ever.
 """
 
 from __future__ import annotations
@@ -219,10 +219,10 @@ async def _make_inputs(
 
 
 def _check_wish(inputs: Mapping[str, TopicFacts], partitions: int) -> None:
-    """Refuse a partition count that was asked for and that no input has.
+    """Refuse a setting ``partitions`` that no input has.
 
     Raises:
-        TopicSetupError: It would do nothing: other topics take the counts of the inputs.
+        TopicSetupError: It would have no effect: other topics take the counts of the inputs.
     """
     counts = {found.partitions for found in inputs.values()}
     if partitions > 0 and partitions not in counts:
@@ -234,7 +234,7 @@ def _check_wish(inputs: Mapping[str, TopicFacts], partitions: int) -> None:
 
 
 def _common_count(part: SubTopology, facts: Mapping[str, TopicFacts]) -> int:
-    """The partition count of all inputs of a task."""
+    """Return the partition count of all inputs of a task."""
     counts = {topic: facts[topic].partitions for topic in part.input_topics}
     if len(set(counts.values())) > 1:
         shown = ", ".join(f"{topic} has {count}" for topic, count in counts.items())

@@ -1,6 +1,6 @@
-"""What a run did, by task: records in, outputs, dead letters, commits.
+"""Reports of a run, by task: records, outputs, dead letters, commits.
 
-Only what is committed counts; what was aborted is counted when it is done again.
+Only committed work counts; aborted work counts when it is done again.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from onceflow.processors.task import Task, TaskId
 
 @dataclass(frozen=True, slots=True)
 class TaskReport:
-    """What a run did in one task.
+    """The work of a run in one task.
 
     Attributes:
         name: The sub-topology, by its first input topic.
         partition: Partition number.
-        records: Records that were processed.
-        outputs: Records that were written to topics, without dead letters and changelogs.
+        records: Processed records.
+        outputs: Records written to topics, without dead letters and changelogs.
         dead_letters: Dead letters.
-        commits: Commits that cover any of these.
+        commits: Commits with work of this task.
     """
 
     name: str
@@ -36,13 +36,13 @@ class TaskReport:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run did.
+    """The work of a run.
 
     Attributes:
         tasks: By sub-topology and partition.
-        reached_end: Whether a bounded run has processed all that was there at its start. False
-            also for runs without a bound.
-        aborts: Units that were aborted; their records came again.
+        reached_end: Whether a bounded run has processed all records of its start; False for a run
+            without an end.
+        aborts: Aborted units, whose records were read again.
     """
 
     tasks: Sequence[TaskReport] = ()
@@ -51,12 +51,12 @@ class RunReport:
 
     @property
     def records(self) -> int:
-        """Records that were processed."""
+        """Processed records."""
         return sum(task.records for task in self.tasks)
 
     @property
     def outputs(self) -> int:
-        """Records that were written, without dead letters and changelogs."""
+        """Records written to topics, without dead letters and changelogs."""
         return sum(task.outputs for task in self.tasks)
 
     @property
@@ -108,10 +108,10 @@ class _Counts:
 
 
 class Tally:
-    """Counts what tasks do; what is aborted never counted.
+    """Counts the committed work of tasks.
 
     Args:
-        lanes: Take the outputs of the unit.
+        lanes: Collect the outputs of the unit.
         dead_letters: Topics of dead letters.
         meters: Count dead letters against their limits.
     """
@@ -128,7 +128,7 @@ class Tally:
         self._outputs = self._letters = self._records = 0
 
     def before(self, task: Task) -> None:
-        """A step of a task begins."""
+        """Note the counts before a step of a task."""
         self._outputs, self._letters = self._lanes.size, self._dead_size()
         self._records = task.taken
 
@@ -136,7 +136,7 @@ class Tally:
         return sum(len(lane.values) for lane in self._dead)
 
     def after(self, task: Task) -> None:
-        """It is over, with or without an error."""
+        """Count the step, which has ended with or without an error."""
         counts = self._open.get(task.id)
         if counts is None:
             counts = self._open[task.id] = _Counts()
@@ -146,7 +146,7 @@ class Tally:
         counts.records += task.taken - self._records
 
     def committed(self) -> None:
-        """The unit is committed."""
+        """Add the counts of the committed unit."""
         for meter in self._meters:
             meter.committed()
         for id, counts in self._open.items():
@@ -155,17 +155,17 @@ class Tally:
         self._open.clear()
 
     def dropped(self) -> None:
-        """The unit is aborted, or nothing is left of it."""
+        """Drop the counts of an aborted or emptied unit."""
         for meter in self._meters:
             meter.dropped()
         self.aborts += any(counts.records for counts in self._open.values())
         self._open.clear()
 
     def report(self, *, reached_end: bool) -> RunReport:
-        """What there was so far.
+        """Return the report so far.
 
         Args:
-            reached_end: Whether a bounded run has come to its end.
+            reached_end: Whether a bounded run has reached its end.
         """
         return RunReport(
             [

@@ -1,9 +1,9 @@
-"""Where a bounded run ends: behind the records that were there at its start.
+"""The end of a bounded run: it processes the records that are there at its start.
 
-The ends of all inputs are taken once, when the worker starts. What lies behind them is left to the
-next run. Inputs that the application writes itself (repartition topics, chains of topics) get new
-ends when all are reached, until nothing was added: what follows from the records belongs to the
-run. Pure bookkeeping; the worker asks the brokers.
+The worker notes the ends of all inputs once, at its start; later records are left to the next run.
+Records that follow from the processed ones belong to the run. So when all ends are reached, inputs
+that the application writes itself (repartition topics, chains of topics) get new ends, until none
+has more records. This module does no I/O; the worker asks the brokers.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class RunEnd:
 
     @property
     def is_set(self) -> bool:
-        """Whether the ends were taken."""
+        """Whether the ends are known."""
         return bool(self._ends)
 
     def take(self, bounds: Bounds) -> bool:
-        """Take ends, at the start or later on.
+        """Set ends, at the start or later.
 
         Returns:
-            Whether there is more to do than before.
+            Whether any end has grown.
         """
         grown = False
         for partition, (start, end) in bounds.items():
@@ -53,7 +53,7 @@ class RunEnd:
         return grown
 
     def cut(self, partition: TopicPartition, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
-        """The records of a poll that belong to the run."""
+        """Return the polled records that belong to the run."""
         end = self._ends.get(partition)
         if end is None or not records or records[-1].offset < end - 1:
             return records
@@ -63,17 +63,17 @@ class RunEnd:
         return [record for record in records if record.offset < end]
 
     def passed(self) -> set[TopicPartition]:
-        """Partitions that were read up to their ends: no more of them is taken."""
+        """Return the partitions that were read to their ends, which are paused."""
         return self._passed
 
     def read_again(self, partitions: Iterable[TopicPartition]) -> None:
-        """Records of these are read again, or belong to another worker now."""
+        """Note that partitions are read again, or belong to another worker now."""
         self._passed.difference_update(partitions)
 
     def note_position(self, partition: TopicPartition, position: int) -> bool:
-        """Where a partition is read on; True when that is its end, or behind it.
+        """Note a partition's position; return whether it is at the end or after it.
 
-        The last offsets may be markers, which no poll gives.
+        The last offsets may be markers, which no poll returns.
         """
         if position < self._ends.get(partition, 0):
             return False
@@ -83,11 +83,11 @@ class RunEnd:
     def missing(
         self, owned: Iterable[TopicPartition], committed: Callable[[TopicPartition], int | None]
     ) -> list[TopicPartition]:
-        """Partitions of other workers that are not committed up to their ends.
+        """Return partitions of other workers that are not committed up to their ends.
 
         Args:
             owned: Partitions of this worker.
-            committed: The group's offset of a partition.
+            committed: Returns the group's offset of a partition.
         """
         mine = set(owned)
         return [

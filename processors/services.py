@@ -1,4 +1,4 @@
-"""What a worker needs of the outside world: clients, stores, clocks, waiting."""
+"""The interface between a worker and the outside world: clients, stores, clocks, waiting."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from onceflow.transactions.colour import Maybe
 
 
 class Services(Protocol):
-    """The outside world of a worker. Methods give a result, or something to await for it."""
+    """The outside world of a worker. Some methods may return an awaitable of their result."""
 
     def admin(self) -> Maybe[TopicAdmin]:
-        """Access to topics; one for the life of the worker."""
+        """Make the access to topics; called once in the life of a worker."""
 
     def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
-        """How units end."""
+        """Make the ledger, which ends units."""
 
     def sink_ledger(
         self,
@@ -35,22 +35,22 @@ class Services(Protocol):
         calls: Calls,
         topology: Topology,
     ) -> Ledger:
-        """How units of an application with a sink end."""
+        """Make the ledger of an application with a sink."""
 
     def changelog_reader(self) -> ChangelogReader | Awaitable[ChangelogReader]:
-        """A reader of changelogs."""
+        """Make a reader of changelogs."""
 
     def open_map(self, kind: StoreKind, directory: Path, tombstone_age_ms: int) -> ByteMap | None:
-        """The map of a task; None while somebody else holds it."""
+        """Open the map of a task; None while another process has locked it."""
 
     def monotonic_s(self) -> float:
-        """Monotonic clock in seconds."""
+        """Return the monotonic clock in seconds."""
 
     def wall_ms(self) -> int:
-        """Wall clock in milliseconds."""
+        """Return the wall clock in milliseconds."""
 
     def sleep(self, delay_s: float) -> Maybe[None]:
-        """Wait, or less when ``wake`` is called."""
+        """Wait; ``wake`` ends the wait early."""
 
     def wake(self) -> None:
-        """End a ``sleep``; from any thread."""
+        """End a ``sleep``; callable from any thread."""

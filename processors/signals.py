@@ -1,8 +1,8 @@
 """Turns termination signals into an orderly stop, and a second one into a forced end.
 
-The first SIGINT or SIGTERM asks the worker to stop: the record in hand is finished, what is
-processed is committed, the group is left. A second signal, or the end of the shutdown time, raises
-``ForcedShutdown`` in the main thread: the transaction is aborted instead.
+After the first SIGINT or SIGTERM the worker finishes the current record, commits and ends. A second
+signal, or the end of the shutdown time, raises ``ForcedShutdown`` in the main thread, so that the
+transaction is aborted instead.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ EXIT_FORCED = 130
 
 
 class ShutdownSignals:
-    """Installs the handlers for the time of a ``with`` block; does nothing outside of the main
-    thread, where Python allows no handlers.
+    """Installs signal handlers within a ``with`` block; outside of the main thread it does nothing,
+    since Python allows no handlers there.
 
     Args:
-        stop: Asks for an orderly stop; called within the signal handler, with the signal.
+        stop: Called within the signal handler, with the signal, to ask for an orderly stop.
         timeout_ms: Time for the orderly stop.
     """
 
@@ -57,7 +57,7 @@ class ShutdownSignals:
             self._timer.start()
         elif self._received == 2:
             raise ForcedShutdown(f"{signal.Signals(number).name} during shutdown")
-        # Further ones are ignored: what is left to do is bounded.
+        # Ignore further signals: the rest of the shutdown has time limits.
 
     def __exit__(
         self,

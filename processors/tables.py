@@ -16,8 +16,8 @@ V = TypeVar("V")
 class Table(Generic[K, V]):
     """The latest value of each key of a topic, as ``App.table`` declares it.
 
-    A function of the same application looks it up by the key of its record, with a parameter
-    annotated ``Annotated[Customer | None, customers]``. A record without a value deletes its key.
+    A function of the same application gets the row of its record's key by a parameter annotated
+    ``Annotated[Customer | None, customers]``. A record without a value deletes its key.
 
     Attributes:
         name: Its name in the application.
@@ -35,10 +35,10 @@ class Table(Generic[K, V]):
         self.key_type: type[K] = key_type
 
     def __call__(self, *arguments: object) -> None:
-        """Refuse to be called; tables stand where functions may stand.
+        """Refuse to be called; a table is callable only to be accepted where functions are.
 
         Args:
-            *arguments: None is taken.
+            *arguments: Ignored.
 
         Raises:
             DeclarationError: Always.
@@ -50,7 +50,7 @@ class Table(Generic[K, V]):
 
 
 class GlobalTable(Table[K, V]):
-    """The latest value of each key of a topic, all of it in every worker (``App.global_table``).
+    """A table of which every worker holds all rows (``App.global_table``).
 
     ``Annotated[Country | None, countries]`` gives the row of the record's key, and
     ``Annotated[Country | None, countries.by(lambda order: order.country)]`` that of another key.
@@ -68,16 +68,16 @@ class GlobalTable(Table[K, V]):
         self.format: Format = format
 
     def by(self, key: Callable[..., K | None]) -> GlobalLookup:
-        """Look up the row of a key that the value of the record gives.
+        """Look up the row of a key that a function of the record's value returns.
 
         Args:
-            key: The key by the value; None finds no row.
+            key: Returns the key for a value; None finds no row.
 
         Returns:
-            What to annotate a parameter with.
+            The lookup, to annotate a parameter with.
 
         Raises:
-            DeclarationError: It is no function.
+            DeclarationError: ``key`` is not a function.
         """
         if not callable(key):
             raise DeclarationError(
@@ -92,11 +92,11 @@ AnyGlobalTable: TypeAlias = GlobalTable[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class GlobalLookup:
-    """A row of a global table by a key that the value of the record gives.
+    """A lookup in a global table by a key that a function of the record's value returns.
 
     Attributes:
         table: The table.
-        key: The key by the value.
+        key: Returns the key for a value.
     """
 
     table: AnyGlobalTable

@@ -1,4 +1,4 @@
-"""Timers of a key: what a function sets now, and another one is called for later.
+"""Timers of a key: one function sets them, and another one is called when they are due.
 
 They are rows of the function's state, with a changelog, so they survive restarts and go with their
 partition. A timer by stream time is due when records, or nothing but records, have moved stream
@@ -17,12 +17,12 @@ from onceflow.processors.windows import EPOCH, MS
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """A timer that is set, or that has come.
+    """A timer that is set, or that is due.
 
     Attributes:
         name: Its name among those of its key.
         due_ms: When it is due, in milliseconds since 1970.
-        by_wall: Whether the wall clock decides, and not stream time.
+        by_wall: Whether it is due by the wall clock, and not by stream time.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Timer:
 
 
 class TimerRows(Protocol):
-    """What timers are kept in."""
+    """The rows that hold timers."""
 
     def now_ms(self, by_wall: bool) -> int: ...
     def get(self, name: str) -> Timer | None: ...
@@ -45,17 +45,17 @@ class TimerRows(Protocol):
 
 
 class PlainTimers:
-    """The rows of timers that a test makes by itself."""
+    """The rows of ``Timers()`` that a test makes."""
 
     def __init__(self) -> None:
         self._timers: dict[str, Timer] = {}
 
     def now_ms(self, by_wall: bool) -> int:
-        """Always 1970: a test sees how far ahead a timer is."""
+        """Return 0 (1970), so that a test sees how far ahead a timer is."""
         return 0
 
     def get(self, name: str) -> Timer | None:
-        """The timer, or None."""
+        """Return the timer, or None."""
         return self._timers.get(name)
 
     def put(self, timer: Timer) -> None:
@@ -63,7 +63,7 @@ class PlainTimers:
         self._timers[timer.name] = timer
 
     def delete(self, name: str) -> None:
-        """Forget a timer."""
+        """Delete a timer."""
         self._timers.pop(name, None)
 
 
@@ -80,7 +80,7 @@ class Timers:
         def silent(key: str, timer: Timer) -> str:
             return f"{key} is silent"
 
-    What is set counts when the function returns.
+    Changes take effect when the function returns.
     """
 
     __slots__ = ("_open", "_rows")
@@ -97,13 +97,13 @@ class Timers:
         after: timedelta | None = None,
         by_wall: bool = False,
     ) -> Timer:
-        """Set a timer, in place of one of the same name.
+        """Set a timer; it replaces one of the same name.
 
         Args:
             name: Its name among those of the key.
             at: When it is due: a time with a zone.
             after: How long after the record's time, or after now by the wall clock.
-            by_wall: Whether the wall clock decides, and not stream time.
+            by_wall: Whether it is due by the wall clock, and not by stream time.
 
         Returns:
             The timer.
@@ -133,7 +133,7 @@ class Timers:
         return timer
 
     def get(self, name: str = "") -> Timer | None:
-        """The timer of a name, or None.
+        """Return the timer of a name, or None.
 
         Args:
             name: Its name.
@@ -141,7 +141,7 @@ class Timers:
         return self._rows.get(name)
 
     def cancel(self, name: str = "") -> None:
-        """Forget a timer; one that is not set is fine.
+        """Delete a timer; do nothing if it is not set.
 
         Args:
             name: Its name.
@@ -156,12 +156,12 @@ class Timers:
         self._rows.delete(name)
 
     def _finish(self, keep: bool) -> None:
-        """End of the call; its rows are in a layer, which the frame keeps or drops."""
+        """End the call; its frame keeps or drops the rows."""
         self._open = False
 
 
 def bound_timers(rows: TimerRows) -> Timers:
-    """The timers of one call."""
+    """Make the timers of one call."""
     timers = Timers()
     timers._rows = rows
     return timers

@@ -1,8 +1,8 @@
-"""The unit of work: everything since the last commit, and how large the next one may be.
+"""The unit of work: everything since the last commit, and the size limit of units.
 
-A unit ends in a commit or an abort, never in part. After an abort that may come back (a record that
-can never be delivered, a batch that takes too long) the following units are halved until the record
-to blame stands alone. Pure bookkeeping on a given clock; the worker acts on it.
+A unit ends in a commit or an abort, never in part. After an abort that may repeat (a record that
+can never be delivered, a unit that takes too long) the next units are halved until the record at
+fault is alone. This module does no I/O and gets its clock; the worker acts on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BACKOFF_MAX_MS = 5_000
 ABORTS_UNTIL_CAREFUL = 2
 BYTES_MAX = 64 * 1024 * 1024
 
-# Aborts that a rebalance, a fence or the worker itself explains: the records are not to blame.
+# Aborts by a rebalance, a fence or the worker itself: no record is at fault.
 BLAMELESS = frozenset(
     {
         AbortReason.REQUESTED,
@@ -48,7 +48,7 @@ Progress = Mapping[Place, int]
 
 
 class Unit:
-    """What is done and not committed.
+    """The work that is not committed yet.
 
     Args:
         clock: Monotonic seconds.
@@ -60,8 +60,8 @@ class Unit:
     Attributes:
         bytes_max: Most bytes of uncommitted state of one task.
         lanes: Outputs that are not sent yet.
-        count: Records.
-        due_s: When the unit has to be committed; 0 asks for it at once.
+        count: Records in the unit.
+        due_s: When the unit must be committed; 0 means at once.
         room: Records that the unit may still take.
     """
 
@@ -106,26 +106,26 @@ class Unit:
 
     @property
     def is_careful(self) -> bool:
-        """Whether a record is being looked for that cannot be committed."""
+        """Whether units are small, to find a record that cannot be committed."""
         return bool(self._suspects)
 
     @property
     def is_due(self) -> bool:
-        """Whether the unit has to be committed now."""
+        """Whether the unit must be committed now."""
         return self.count > 0 and (self.room <= 0 or self.clock() >= self.due_s)
 
     @property
     def exhausted(self) -> bool:
-        """Whether aborting again makes no sense."""
+        """Whether there were too many aborts in a row."""
         return self.aborts > self._aborts_max
 
     def started(self) -> None:
-        """Records came in; the interval counts from the first uncommitted one."""
+        """Begin the commit interval, if the unit is empty: it counts from the first record."""
         if self.count == 0:
             self.due_s = self.clock() + self._interval_s
 
     def committed(self, progress: Progress) -> None:
-        """The unit is committed."""
+        """Begin the next unit after a commit."""
         if progress:
             self.aborts = 0
         for place, upto in progress.items():
@@ -136,7 +136,7 @@ class Unit:
         self.due_s = self.clock() + self._interval_s
 
     def aborted(self, abort: Abort, progress: Progress) -> None:
-        """The unit is aborted."""
+        """Begin the next unit after an abort."""
         count = self.count
         self._begin()
         if abort.reason not in BLAMELESS:
@@ -152,7 +152,7 @@ class Unit:
             self._limit = max(1, min(self._limit, count) // 2)
 
     def found(self) -> None:
-        """The record to blame is dealt with: units need not be small any more."""
+        """Stop halving, as the record at fault is found and handled."""
         self._suspects.clear()
         self._limit = self._records_max
 
@@ -162,7 +162,7 @@ class Unit:
             self._limit = self._records_max
 
     def clear(self) -> None:
-        """Nothing of the unit is left, and nothing was learnt from its end."""
+        """Empty the unit without a commit or an abort."""
         self._begin()
 
     def _begin(self) -> None:
@@ -170,7 +170,7 @@ class Unit:
         self.count = 0
 
     def backoff_ms(self) -> int:
-        """Wait before the next try: none after the first abort, then doubling."""
+        """Return the wait before the next unit: none after the first abort, then doubling."""
         if self.aborts < 2:
             return 0
         return min(BACKOFF_MAX_MS, BACKOFF_START_MS << min(self.aborts - 2, 16))

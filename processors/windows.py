@@ -1,8 +1,8 @@
 """Windows of event time, and durations to declare them with.
 
-A window closes when stream time reaches its end plus the grace; until then records may come out of
-order. After that it never opens again: what still comes for it is late. Nothing here runs: these
-are values of declarations, and the arithmetic of windows.
+A window closes when stream time reaches its end plus its grace; until then records may come out of
+order. After that it never opens again, and further records for it are late. This module holds
+values of declarations and the arithmetic of windows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def days(count: float) -> timedelta:
 
 
 def whole_ms(what: str, duration: object, least_ms: int = 0) -> int:
-    """The milliseconds of a declared duration.
+    """Return the milliseconds of a declared duration.
 
     Args:
         what: Name of the parameter, for messages.
@@ -72,7 +72,7 @@ def whole_ms(what: str, duration: object, least_ms: int = 0) -> int:
         least_ms: Smallest allowed value.
 
     Raises:
-        DeclarationError: It is no duration of whole milliseconds, or too short.
+        DeclarationError: It is not a duration in whole milliseconds, or too short.
     """
     if not isinstance(duration, timedelta):
         raise DeclarationError(
@@ -88,11 +88,11 @@ def whole_ms(what: str, duration: object, least_ms: int = 0) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of event time, as functions get it.
+    """A window of event time, as functions get it.
 
     Attributes:
         start_ms: Its first millisecond since 1970; of a session, the time of its first record.
-        end_ms: The first millisecond behind it; of a session, the time of its last record.
+        end_ms: The first millisecond after it; of a session, the time of its last record.
     """
 
     start_ms: int
@@ -111,7 +111,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Hopping:
-    """Windows of one size that begin every so often, and overlap.
+    """Overlapping windows of one size, which begin at a fixed interval.
 
     Args:
         size: Their length.
@@ -139,7 +139,7 @@ class Hopping:
 
 @dataclass(frozen=True, slots=True)
 class Tumbling:
-    """Windows of one size, one behind the other; their starts are counted from 1970.
+    """Windows of one size, one after the other; their starts are counted from 1970.
 
     Args:
         size: Their length.
@@ -161,7 +161,7 @@ class Tumbling:
 class Session:
     """Windows of activity: records of one key that are at most ``gap`` apart share one.
 
-    A record between two sessions joins them, so their accumulators have to be merged.
+    A record between two sessions joins them into one, so their accumulators must be merged.
 
     Args:
         gap: Longest silence within a session.
@@ -198,7 +198,7 @@ class FixedFrames:
 
     @property
     def shape(self) -> str:
-        """Names the windows where stored ones have to be told apart."""
+        """Text that identifies the windows, to notice stored ones of another declaration."""
         return f"windows of {self.size_ms} every {self.every_ms} grace {self.grace_ms}"
 
     @property
@@ -207,14 +207,14 @@ class FixedFrames:
         return self.size_ms + self.grace_ms
 
     def starts(self, time_ms: int) -> range:
-        """Starts of the windows that hold a time, the earliest first."""
+        """Return the starts of the windows that hold a time, the earliest first."""
         into_ms = time_ms % self.every_ms
         last = time_ms - into_ms
         first = last - (self.size_ms - 1 - into_ms) // self.every_ms * self.every_ms
         return range(max(first, 0), last + 1, self.every_ms)
 
     def closes_ms(self, end_ms: int) -> int:
-        """The stream time at which a window takes no more records."""
+        """Return the stream time at which a window closes."""
         return end_ms + self.grace_ms
 
 
@@ -232,18 +232,18 @@ class SessionFrames:
 
     @property
     def shape(self) -> str:
-        """Names the windows where stored ones have to be told apart."""
+        """Text that identifies the windows, to notice stored ones of another declaration."""
         return f"sessions of {self.gap_ms} grace {self.grace_ms}"
 
     @property
     def life_ms(self) -> int:
-        """Time that a session takes records after its last one."""
+        """Time after its last record in which a session takes records."""
         return self.gap_ms + self.grace_ms + 1
 
     def closes_ms(self, last_ms: int) -> int:
-        """The stream time at which a session takes no more records.
+        """Return the stream time at which a session closes.
 
-        A record exactly ``gap_ms`` behind the last one still belongs to it, so that it closes a
+        A record exactly ``gap_ms`` after the last one still belongs to it, so the session closes a
         millisecond later.
         """
         return last_ms + self.life_ms
@@ -253,7 +253,7 @@ Frames = FixedFrames | SessionFrames
 
 
 def frames_of(window: AnyWindow) -> Frames:
-    """The arithmetic of declared windows."""
+    """Return the arithmetic of declared windows."""
     grace_ms = whole_ms("grace", window.grace)
     if isinstance(window, Session):
         return SessionFrames(whole_ms("gap", window.gap), grace_ms)
