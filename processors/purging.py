@@ -1,6 +1,6 @@
-"""Deletes what is processed from the application's own repartition topics, as Kafka Streams does.
+"""Deletes committed records from repartition topics, as Kafka Streams does.
 
-Not after each commit: a request for each of them would cost more than the space.
+It does so every half minute: a request after each commit would cost more than the space.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onceflow.transactions.colour import settle
 logger: logging.Logger = logging.getLogger("onceflow.processors")
 
 PURGED_S = 30.0
-"""How often what is processed is deleted."""
+"""Seconds between two deletions."""
 
 
 class Purge:
@@ -43,13 +43,13 @@ class Purge:
         place: Callable[[TopicPartition], int | None],
         now_s: float,
     ) -> None:
-        """Delete what is committed, if it is time; what fails is tried again the next time.
+        """Delete committed records, if it is time; after a failure the next step tries again.
 
         Args:
-            calls: Runs what asks brokers.
-            admin: Deletes.
+            calls: Runs the requests.
+            admin: Deletes records.
             owned: Partitions of the worker.
-            place: The committed offset of a partition.
+            place: Returns the committed offset of a partition.
             now_s: Monotonic seconds.
         """
         if not self._topics or now_s - self._last_s < PURGED_S:

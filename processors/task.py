@@ -1,8 +1,8 @@
-"""A task: one sub-topology on one partition number, with everything that belongs to it.
+"""A task: one sub-topology on one partition number, with its records, state and progress.
 
-Its inbox, the record in hand, its state and its place all go when its partition goes; nothing
-outside remembers any of them. A record that has to wait for another attempt holds up its own task
-only. Tasks read no clock but the unit's and wait for nothing; the worker drives them.
+Inbox, current record, state and progress are in the task and nowhere else, so they all go when its
+partition is lost. A record that waits for another attempt holds up only its own task. Tasks never
+wait and read only the unit's clock; the worker drives them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TaskId(NamedTuple):
 
 
 class TaskStatus(enum.Enum):
-    """Where a task stands."""
+    """Stages in the life of a task."""
 
     OPENING = "waiting for a former owner to release the store"
     RESTORING = "replaying the changelog"
@@ -62,28 +62,28 @@ class Task:
 
     Args:
         id: Its name.
-        program: The nodes at work.
+        program: The nodes that run.
         inputs: Its input partitions.
-        state: Its state, or None when no node keeps any.
+        state: Its state, or None if no node has any.
         idle_ms: Longest wait for an input without records, with several inputs.
-        first: Inputs that are read to their end before any other.
-        in_flight: The calls of the worker; with it those of this task overlap where declared.
+        first: Inputs that are read to their ends before any other.
+        in_flight: The running calls of the worker, for functions with ``concurrency=``.
 
     Attributes:
         id: Its name.
         inputs: Its input partitions.
-        inboxes: Records that were polled and not processed.
+        inboxes: Records that were polled and are not processed yet.
         state: Its state, or None.
-        status: Where it stands.
-        progress: Next offset to read by input, of what is processed and not committed.
-        fired: How many rows fell due since the last commit.
-        rows: What the rows that fall due are called in a unit.
-        waiting: The record that is tried again later, if any. It outlives an abort, so that the
-            attempts of a record that comes again go on being counted.
-        held_until_s: Until when it takes no records, after aborts that nobody explains.
-        doomed: Records and due rows whose outputs were refused, by the error.
-        taken: Records that it has processed, since it was made.
-        overlap: Its calls that overlap; None where they are made one after the other.
+        status: Its stage.
+        progress: By input: the offset after the processed records that are not committed.
+        fired: How many due rows were processed since the last commit.
+        rows: Names its due rows in the unit's progress.
+        waiting: The record that is tried again later, if any. It outlives an abort, so that
+            attempts stay counted when the record is read again.
+        held_until_s: Time until which it takes no records, after unexplained aborts.
+        doomed: The errors of records and due rows whose outputs were refused.
+        taken: Records that it has processed since it was made.
+        overlap: Its overlapping calls; None if it makes one call at a time.
         stores: Its open stores.
     """
 
@@ -146,7 +146,7 @@ class Task:
             self.overlap = Overlap(self, program, self.inboxes, in_flight)
 
     def run(self) -> None:
-        """State is complete: records may be processed."""
+        """Begin to process records, as the state is complete."""
         self.status = TaskStatus.RUNNING
         if self.state is not None:
             self.stores = self.state.stores
@@ -221,12 +221,12 @@ class Task:
             most: Records of one input that are kept.
         """
         if self.overlap is not None:
-            # A step leaves records behind, so nothing else bounds what is polled.
+            # A step may leave records in the inbox, so nothing else limits it.
             return [inbox.partition for inbox in self.inboxes.all if len(inbox) >= most]
         return self.inboxes.full(most)
 
     def drain(self, draining: bool) -> None:
-        """Begin no further calls, or begin them again; of calls that overlap.
+        """Stop or resume beginning overlapping calls.
 
         Args:
             draining: Whether to begin none.
@@ -235,7 +235,7 @@ class Task:
             self.overlap.draining = draining
 
     async def step(self, unit: Unit) -> None:
-        """Process records until there is none, the unit is due or full, or one has to wait.
+        """Process records until none is left, the unit is due or full, or one must wait.
 
         Calls that overlap are begun and go on behind it; what is done reaches the unit.
 
@@ -261,10 +261,10 @@ class Task:
 
     def _note_size(self, unit: Unit) -> None:
         if self.state is not None and self.state.size_bytes >= unit.bytes_max:
-            unit.due_s = 0.0  # What is uncommitted is held in memory.
+            unit.due_s = 0.0  # Uncommitted state is in memory: commit.
 
     def _took_slice(self, unit: Unit) -> bool:
-        """Let a node process a run of records straight into the unit, where one can."""
+        """Process a run of records straight into the unit, if a node can; return whether."""
         if self._job is not None or self.doomed:
             return False
         inbox = self.inboxes.next(int(unit.clock() * 1000))
@@ -275,7 +275,7 @@ class Task:
         if waiting is None or waiting.partition != inbox.partition:
             count = self.inboxes.run_length(inbox, unit.room)
         elif inbox.records[inbox.index].offset >= waiting.offset:
-            return False  # The record that failed before comes with its count of attempts.
+            return False  # The failed record needs its count of attempts.
         else:
             count = 1
         is_parked = node.failures.is_parked
@@ -284,7 +284,7 @@ class Task:
             parked = (n for n in range(count) if is_parked(self.stores, records[start + n].key))
             count = next(parked, count)
             if not count:
-                return False  # It is parked behind others of its key.
+                return False  # Earlier records of its key are parked, so it is parked too.
         self._take_slice(unit, node, inbox, count)
         return True
 
@@ -302,7 +302,7 @@ class Task:
             self._after_failure(job, node, error, 1, unit)
 
     def _take_due(self) -> None:
-        """Take a row that is due; they go before the next record."""
+        """Take a due row, which comes before the next record."""
         for node in self._program.timed:
             due = node.next_due(self.stores, self.id.partition)
             if due is not None:
@@ -313,7 +313,7 @@ class Task:
                 return
 
     async def _take_record(self, unit: Unit) -> None:
-        """Make the calls of one record, or of one due row, as far as they can be made now."""
+        """Make the calls of one record or due row, until all are made or one must wait."""
         job = self._job
         if job is None:
             inbox = self.inboxes.next(int(unit.clock() * 1000))
@@ -335,12 +335,12 @@ class Task:
                 if not self._after_failure(job, node, error, attempt, unit):
                     return
             if self._job is not job:
-                return  # The partition went while a handler was awaited.
+                return  # The partition was lost while a handler was awaited.
         job.frame.keep()
         self.finished(job, unit)
 
     def finished(self, job: Job, unit: Unit) -> None:
-        """All calls of the record are done and in the unit."""
+        """Note that all calls of a record or due row are in the unit."""
         self._job = None
         unit.count += 1
         if job.inbox is None:
@@ -364,7 +364,7 @@ class Task:
     def _after_failure(
         self, job: Job, node: WorkNode, error: Exception, attempt: int, unit: Unit
     ) -> bool:
-        """Follow the policy. Returns whether the record's other calls go on now.
+        """Apply the policy; return whether the record's other calls go on now.
 
         Raises:
             ProcessingError: The policy is to stop.
@@ -373,11 +373,11 @@ class Task:
             self._job = None
             if isinstance(error, StateCorruptedError) and self.state is not None:
                 self.state.note_damage()
-            raise error  # The latter is not the record's fault: the state of all is in doubt.
+            raise error  # With the latter the state is in doubt, for all records.
         if isinstance(error, ParkingFullError):
             not_before_s = round(unit.clock() + error.wait_ms / 1000, 6)
             self.waiting = Waiting(job.partition, job.record.offset, -1, 0, not_before_s)
-            self._job = None  # Or the parked records would wait for it.
+            self._job = None  # Otherwise the parked records would wait for this one.
             return False
         try:
             delay_ms = node.failures.retry_delay_ms(job.record, error, attempt)
@@ -406,7 +406,7 @@ class Task:
         return True
 
     def give_up(self, job: Job, node: WorkNode, error: Exception, attempt: int) -> None:
-        """A call failed for good: the record goes on without it, if the policy says so.
+        """Apply the policy to a call after its last attempt; the record goes on without it.
 
         Raises:
             ProcessingError: The policy is to stop.
@@ -416,11 +416,11 @@ class Task:
             job.frame.outputs.append(letter)
         item = job.agenda[-1][1]
         if isinstance(item, Due):
-            item.forget(job.frame)  # Or it would be due for ever.
+            item.forget(job.frame)  # Otherwise it would stay due.
         job.call_done()
 
     def refuse_outputs(self, place: Place, upto: int, error: RecordError) -> None:
-        """The brokers refuse an output of what was done last: it is given up when it comes again.
+        """Note that the brokers refuse outputs of the last record or row: give it up the next time.
 
         Args:
             place: Its input, or the rows of the task that fall due.
@@ -448,7 +448,7 @@ class Task:
         self.doomed[where] = error
 
     def give_up_outputs(self, job: Job, error: RecordError) -> None:
-        """A record or row whose outputs the brokers refuse: as if its functions had failed."""
+        """Apply the policies to a record or row whose outputs the brokers refuse."""
         self._buried.add(job.where)
         self._given_up.add(job.where)
         agenda = list(reversed(job.agenda))
@@ -468,7 +468,7 @@ class Task:
 
     @property
     def reached(self) -> dict[Place, int]:
-        """How far the unit goes in this task: in its inputs, and in its rows that fall due."""
+        """The unit's progress in this task: in its inputs, and in its due rows."""
         found: dict[Place, int] = {}
         found.update(self.progress.items())
         if self.fired:
@@ -476,7 +476,7 @@ class Task:
         return found
 
     def committed(self) -> bool:
-        """The unit is committed.
+        """Apply the committed unit to the state.
 
         Returns:
             Whether something is dealt with whose outputs were refused.
@@ -495,7 +495,7 @@ class Task:
         return done
 
     def aborted(self) -> None:
-        """The unit is aborted: its records are read again."""
+        """Drop records and uncommitted state after an abort; the records are read again."""
         if self.overlap is not None:
             self.overlap.drop()
         self.inboxes.clear()
@@ -504,12 +504,12 @@ class Task:
         self._given_up.clear()
         self.fired = 0
         if self.waiting is not None and self.waiting.partition not in self.inputs:
-            self.waiting = None  # A row that was due, and may not be due any more.
+            self.waiting = None  # It was a due row, which may not be due any more.
         if self.state is not None and self.stores:
             self.state.aborted()
 
     def close(self) -> None:
-        """The partition is gone: everything of the task is."""
+        """Drop all records and close the state, as the partition is gone."""
         self.status = TaskStatus.CLOSED
         if self.overlap is not None:
             self.overlap.drop()

@@ -1,4 +1,4 @@
-"""Several workers of one application as threads of this process, one group."""
+"""Runs several workers of one application as threads of this process."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from onceflow.processors.app import App
 
 ASKED_AGAIN_S: Final = 0.2
-"""How often workers are asked to stop, as one that only begins would not hear of it."""
+"""Seconds between two requests to stop; a worker that is being made misses the first one."""
 
 
 class WorkerThreads:
-    """The workers.
+    """The workers of one application in this process.
 
     Args:
-        app: The application. Its functions are called by all threads.
+        app: The application, whose functions all threads call.
         count: How many workers.
 
     Attributes:
-        apps: The application as each worker has it; their figures are those of the workers.
+        apps: One application for each worker, with that worker's figures.
     """
 
     def __init__(self, app: App, count: int) -> None:
@@ -49,10 +49,10 @@ class WorkerThreads:
             until_end: As for ``App.run``.
 
         Returns:
-            What all of them did.
+            The report of all workers together.
 
         Raises:
-            KafkaError: What the first worker that failed raised.
+            KafkaError: The error of the first worker that failed.
             SystemExit: The shutdown was forced: open transactions are left to the successors.
         """
         reports: list[RunReport] = []

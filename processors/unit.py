@@ -145,7 +145,7 @@ class Unit:
                 self.suspect(progress, count)
 
     def suspect(self, progress: Progress, count: int) -> None:
-        """A record or a due row of an aborted unit is to blame: halve the units up to its end."""
+        """Halve the units up to the end of an aborted one, as one of its items is at fault."""
         for place, upto in progress.items():
             self._suspects[place] = max(upto, self._suspects.get(place, 0))
         if self._suspects:
@@ -157,7 +157,7 @@ class Unit:
         self._limit = self._records_max
 
     def forget(self, place: Place) -> None:
-        """The partition or the task is gone."""
+        """Forget a partition or task that is gone."""
         if self._suspects.pop(place, None) is not None and not self._suspects:
             self._limit = self._records_max
 

@@ -1,10 +1,10 @@
-"""The loop of one worker: poll, let tasks process, end units, and everything that interrupts it.
+"""The loop of one worker: poll, process, commit, and handle rebalances, failures and the end.
 
-The worker decides when a unit ends, which partitions are held back, how a failed unit is
-approached again, and how the process ends. What is done for a record is the nodes' business,
-records belong to tasks, and how a unit ends is the ledger's. It is a coroutine over ``Calls`` and
-``Services``, so the same loop runs blocking, beside async handlers, and over asyncio clients on
-virtual time: it starts no thread, reads no clock of its own and never sleeps.
+The worker decides when a unit ends, which partitions are paused, what follows a failed unit, and
+how the process ends. Nodes process records, tasks hold them, and the ledger ends units. The worker
+is a coroutine over ``Calls`` and ``Services``, so the same loop runs blocking, beside async
+handlers, and over asyncio clients on virtual time. It starts no thread, reads no clock itself and
+never sleeps.
 """
 
 from __future__ import annotations
@@ -75,17 +75,17 @@ STANDBY_POLL_MS = 100
 RESTORE_SLICE_MS = 100
 RETRY_OPEN_MS = 50
 BUSY_POLL_MS = 10
-"""How often records are asked for while calls of handlers go on."""
+"""Longest time between two polls while overlapping calls are running."""
 FORCED_CLOSE_MS = 1_000
 TOPICS_CHECKED_S = 10.0
-"""How often a running worker looks whether its topics are what they were."""
+"""Seconds between two checks of the topics of a running worker."""
 COMPLETE_NOTED_S = 600.0
-"""How often a running worker notes that its stores are complete: deletions may be missing from the
-changelog of one that was not for longer than ``delete.retention.ms``."""
+"""Seconds between two notes that stores are complete. A store without such a note for longer than
+``delete.retention.ms`` is rebuilt, as its changelog may lack deletions."""
 OTHERS_ASKED_S = 1.0
-"""How often a bounded run that has done its part asks what the group has committed."""
+"""Seconds between two looks at the group's offsets, when a bounded run has done its own part."""
 LOCK_TOLD_S = 5.0
-"""Time between two log lines about a store that somebody else holds."""
+"""Seconds between two log lines about a store that another process has locked."""
 
 _BEGIN_AGAIN = (
     RetriableError,
@@ -95,11 +95,11 @@ _BEGIN_AGAIN = (
     UnknownServerError,  # A coordinator whose disk is full says nothing better.
     UnreleasedInstanceIdError,
 )
-"""New clients may help, or time: a predecessor that was killed keeps its instance id a while."""
+"""New clients or a wait may help: a killed predecessor keeps its instance id for some time."""
 
 
 class Worker:
-    """One worker of an application. Also the owner of its ledger.
+    """One worker of an application, and the ``LedgerOwner`` of its ledger.
 
     Args:
         topology: The application.
@@ -190,7 +190,7 @@ class Worker:
         )
 
     def _tables_to_load(self, part: SubTopology, partition: int) -> list[TopicPartition]:
-        """Tables that are read to their end first: those of a task that never took a record.
+        """Return the tables to read to their ends first: those of a task that never took a record.
 
         Later the order of timestamps alone decides which row a record meets, also after a restart.
         """
@@ -218,7 +218,7 @@ class Worker:
         self.interrupt()
 
     def hold(self, *, held: bool) -> None:
-        """Take no records, or take them again; callable from any thread.
+        """Pause or resume taking records; callable from any thread.
 
         Args:
             held: Whether records wait. Calls in hand end, and what is done is committed.
@@ -229,14 +229,14 @@ class Worker:
             ledger.wakeup()
 
     def interrupt(self) -> None:
-        """Make a waiting call return, because the worker ends."""
+        """Make a waiting call return, as the worker ends."""
         self._services.wake()
         ledger = self._ledger
         if ledger is not None:
             ledger.wakeup()
 
     def report(self) -> RunReport:
-        """What it did so far."""
+        """Return the report so far."""
         return self._tally.report(reached_end=self._reached_end)
 
     async def run(self, calls: Calls) -> None:
@@ -293,7 +293,7 @@ class Worker:
         )
 
     async def _start(self, calls: Calls) -> None:
-        """Look at the topics and open the ledger; the first call says whether there are brokers.
+        """Check the topics and open the ledger.
 
         Behind that, brokers that are away for a moment are waited for as later on.
         """
@@ -323,7 +323,7 @@ class Worker:
                 return
 
     async def _read_global_tables(self, calls: Calls) -> None:
-        """Take what global tables got, and wait until they are complete."""
+        """Read new rows of global tables, and wait until they are complete."""
         if not self._global_rows.tables:
             return
         await calls(self._global_rows.step(0))
@@ -365,7 +365,7 @@ class Worker:
                 await settle(self._admin.close())
 
     async def _begin_again(self, calls: Calls, error: KafkaError) -> None:
-        """Begin again in place: new clients, same slot, state from the stores."""
+        """Begin again with new clients, the same slot, and state from the stores."""
         while not self._stopping:
             logger.warning("beginning again after: %s", error)
             self._unit.aborts += 1
@@ -451,7 +451,7 @@ class Worker:
             await self._in_flight.wait(min(BUSY_POLL_MS, self._poll_ms()) / 1000)
 
     async def _take_ends(self, calls: Calls, topics: Sequence[str]) -> bool:
-        """Take the ends of topics as they are now. Returns whether there is more to do."""
+        """Note the present ends of topics; return whether any has grown."""
         assert self._topics is not None
         assert self._admin is not None
         assert self._run_end is not None
@@ -460,7 +460,7 @@ class Worker:
         return self._run_end.take(await calls(_made(partial(self._admin.bounds, wanted))))
 
     async def _check_end(self, calls: Calls, end: RunEnd) -> None:
-        """End a bounded run when everything that belongs to it is committed."""
+        """End a bounded run when all of its records are committed."""
         owned = self._tasks.owned
         if self._was_aborted or self._tasks.restoring or self._tasks.incomplete:
             return
@@ -477,7 +477,7 @@ class Worker:
         self._others_asked_s = now_s
         assert self._admin is not None
         committed = await calls(_made(partial(self._admin.committed, self._topology.group)))
-        # A partition may have come or gone in the commit.
+        # The commit may have brought a rebalance.
         if end.missing(self._tasks.owned, committed.get) or self._tasks.owned - end.passed():
             return
         written = set(self._topology.output_topics)
@@ -488,7 +488,7 @@ class Worker:
         self._reached_end = self._stopping = True
 
     def _poll_ms(self) -> int:
-        """How long a poll may wait for records."""
+        """Return how long a poll may wait for records."""
         if self._tasks.restoring:
             return RETRY_OPEN_MS if self._tasks.opening else 0
         now_s = self._clock()
@@ -503,11 +503,11 @@ class Worker:
         bad_s = self._bad.next_s()
         if bad_s is not None:
             until_s = min(until_s, bad_s)
-        # Rounded up: a poll that returns a moment too early would be repeated at once.
+        # Rounded up: a poll that returned too early would be repeated at once.
         return max(0, -int((now_s - until_s) * 1000 // 1))
 
     async def _step_tasks(self, calls: Calls, *, held: bool = False) -> None:
-        """Let every task process what it can, with commits in between where they are due.
+        """Let each task process its records, with commits in between when they are due.
 
         Args:
             calls: Runs what asks brokers.
@@ -540,7 +540,7 @@ class Worker:
             await self._commit(calls)
 
     async def _finish_calls(self, calls: Calls) -> None:
-        """Let calls that overlap end, and take what they did into the last units; begin no more.
+        """Wait for running calls, and take their results into the last units; begin no more.
 
         Calls that take too long are dropped: their records come again.
         """
@@ -576,14 +576,14 @@ class Worker:
     # Failures ------------------------------------------------------------------------------
 
     async def _on_unit_error(self, calls: Calls, error: Exception) -> None:
-        """A commit within a rebalance failed."""
+        """Handle the error of a commit within a rebalance."""
         if isinstance(error, RecordError):
             self._suspect(error)
         else:
             raise error
 
     async def _on_input_error(self, calls: Calls, polled: Polled) -> None:
-        """A partition cannot be read: others go on, and it is fetched again before that is an end.
+        """Pause a partition that cannot be read, to fetch it again; others go on.
 
         Raises:
             ProcessingError: It stayed unreadable.
@@ -595,7 +595,7 @@ class Worker:
         if partition is None or self._tasks.of(partition) is None:
             await self._commit(calls)
             if isinstance(error, NoOffsetForPartitionError):
-                # A successor may have purged what is processed, while this process slept.
+                # While this process slept, a successor may have purged processed records.
                 await calls(self._open.check_membership())
             raise error
         if self._bad.given_up(partition):
@@ -606,7 +606,7 @@ class Worker:
         self._paused.add(partition)
 
     def _suspect(self, error: RecordError) -> None:
-        """The brokers refuse outputs: find the record or the due row to blame by halves."""
+        """Find the record or due row whose outputs the brokers refuse, by halving units."""
         if self._failed_count == 1 and len(self._failed) == 1:
             ((place, upto),) = self._failed.items()
             for task in self._tasks:
@@ -624,7 +624,7 @@ class Worker:
             ) from (cause if isinstance(cause, Exception) else None)
 
     async def _back_off(self, calls: Calls) -> None:
-        """Take no records for a while; polling goes on, so membership does too."""
+        """Take no records for a while; polling goes on, which keeps the membership."""
         until_s = self._clock() + self._unit.backoff_ms() / 1000
         for task in self._tasks:
             task.held_until_s = until_s
@@ -632,7 +632,7 @@ class Worker:
     # Ending units --------------------------------------------------------------------------
 
     async def _push(self, calls: Calls) -> None:
-        """Send outputs early, so that they travel while the next records are processed."""
+        """Send outputs early, so that they are under way while the next records are processed."""
         if self._unit.is_careful or not self._unit.lanes.size:
             return
         runs = self._unit.lanes.take()
@@ -644,7 +644,7 @@ class Worker:
             self._suspect(error)
 
     async def _commit(self, calls: Calls) -> bool:
-        """End the unit; False when it became an abort."""
+        """Commit the unit; return False if it became an abort."""
         if not self._unit.count:
             return True
         began_s = self._clock()
@@ -662,7 +662,7 @@ class Worker:
     # Holding back --------------------------------------------------------------------------
 
     async def _hold_back(self, calls: Calls) -> None:
-        """Pause the partitions of tasks that wait, and those whose inbox is full; resume others."""
+        """Pause partitions whose task waits or whose inbox is full, and resume the others."""
         now_s = self._clock()
         wanted: set[TopicPartition] = set()
         for task in self._tasks:
@@ -670,8 +670,8 @@ class Worker:
                 wanted.update(task.inputs)
                 continue
             if task.blocked_until_s(now_s) is not None:
-                # Of several inputs the empty ones are read on: a record that comes meanwhile may
-                # be earlier than those that are here (KIP-695).
+                # Go on reading the empty ones of several inputs: a record that arrives may be
+                # earlier than those in the inboxes (KIP-695).
                 empty = task.inboxes.empty() if len(task.inputs) > 1 else []
                 wanted.update(tp for tp in task.inputs if tp not in empty)
             else:
@@ -703,8 +703,8 @@ class Worker:
                     if task.state is state:
                         self._complete(task)
         except StateMismatchError:
-            # A successor may have gone on with offsets and state since they were looked at, while
-            # this process slept or waited for the store. Then that is what ends it.
+            # While this process slept or waited for the store, a successor may have moved offsets
+            # and state on. Then the lost membership is the error to raise.
             await calls(self._open.check_membership())
             raise
         await self._hold_back(calls)
@@ -760,7 +760,7 @@ class Worker:
         await self._purge.step(calls, self._admin, self._tasks.owned, self._open.place, now_s)
 
     def _picture(self, now_s: float) -> WorkerPicture:
-        """What other threads see of the tasks."""
+        """Make the snapshot of the tasks that other threads read."""
         tasks = tuple(
             TaskPicture(
                 str(task.id),
@@ -775,7 +775,7 @@ class Worker:
         return WorkerPicture(now_s, self._joined, tasks, known, self._restorer.left, copies)
 
     async def _check_topics(self, calls: Calls, *, now: bool = False) -> None:
-        """See whether topics were deleted, made again, or have grown.
+        """Check whether topics were deleted, made again, or have grown.
 
         Raises:
             TopicSetupError: One is not what it was.
@@ -806,7 +806,7 @@ class Worker:
         return waiting
 
     def collect(self) -> list[Run]:
-        """What the unit has to send: outputs, then changes of state."""
+        """Return the unsent records of the unit: outputs, then state changes."""
         runs = self._unit.lanes.take()
         for task in self._tasks:
             if task.state is not None and task.status is TaskStatus.RUNNING:
@@ -815,7 +815,7 @@ class Worker:
         return runs
 
     def offsets(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Up to where the unit goes, asked of the tasks."""
+        """Return the offsets and notes of the unit, by the tasks' progress."""
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for task in self._tasks:
             progress = self._progress_of(task)
@@ -826,7 +826,7 @@ class Worker:
         return found
 
     def _progress_of(self, task: Task) -> dict[TopicPartition, int]:
-        """Up to where a task goes: where it stood before, when only rows fell due since then.
+        """Return a task's offsets; the committed ones if the unit holds only due rows of it.
 
         A commit without any offset would not be refused when the partition has another owner.
         """
@@ -836,7 +836,7 @@ class Worker:
         return {tp: place for tp, place in places if place is not None}
 
     def committed(self) -> None:
-        """The unit is committed: state reaches its maps."""
+        """Write the committed unit's state to the maps."""
         self._tally.committed()
         progress: dict[Place, int] = {}
         for task in self._tasks:
@@ -847,7 +847,7 @@ class Worker:
         self._unit.committed(progress)
 
     def aborted(self, abort: Abort) -> None:
-        """The unit is void, and every record that was polled is read again."""
+        """Drop the aborted unit and all polled records, which are read again."""
         self._failed = {}
         for task in self._tasks:
             self._failed.update(task.reached)
@@ -861,12 +861,12 @@ class Worker:
         self.figures.aborted(abort.reason)
 
     def released(self, partitions: Sequence[TopicPartition], lost: bool) -> list[TopicPartition]:
-        """Partitions are gone: close their stores before the successor opens them."""
+        """Close the stores of lost or revoked partitions, before a successor opens them."""
         if partitions:
             logger.info("%s %s", "lost" if lost else "revoked", ", ".join(map(str, partitions)))
         self._paused.difference_update(partitions)
         if lost and any(task.fired for task in self._tasks):
-            # No record was polled, or an abort had come before: only rows fell due in the unit.
+            # Without polled records the session aborts nothing, but the unit holds due rows.
             for task in self._tasks:
                 task.aborted()
             self._tally.dropped()
@@ -880,7 +880,7 @@ class Worker:
         self._copies.closing(self._tasks, partitions)
         self._tasks.release(partitions)
         self._copies.tell(self._tasks)
-        # A task that lost one input is closed; what was polled of its others is read again.
+        # A task that lost one input is closed; polled records of its others are read again.
         if self._run_end is not None:
             self._run_end.read_again([*partitions, *self._tasks.incomplete])
         kept = sorted(self._tasks.incomplete - self._paused)
@@ -889,5 +889,5 @@ class Worker:
 
 
 async def _made(make: Callable[[], Maybe[T]]) -> T:
-    """Call within the coroutine, so that ``Calls`` decides where that is."""
+    """Call within the coroutine, so that ``Calls`` decides in which thread."""
     return await settle(make())
