@@ -2,13 +2,14 @@
 
     python tools/client_suites.py kafka-python
     python tools/client_suites.py kafka-python --broker kafka -- -k admin
-    python tools/client_suites.py librdkafka --source ~/librdkafka-2.0.2 -- 0081_admin
+    python tools/client_suites.py librdkafka --source ~/librdkafka-2.0.2 -- 0081
 
 kafka-python's tests are in its source distribution, which pip fetches, and run in an environment of
 their own. For librdkafka (and so for confluent-kafka, which speaks through it) give a source tree
 in which ``./configure && make && make -C tests build`` has run; those of its tests run that need a
-broker. ``--broker kafka`` runs the same against Apache Kafka. Nothing of the suites is kept in this
-repository: they lie below ``--folder``.
+broker, and some of them call Kafka's own tools (Java and Maven). ``--broker kafka`` runs the same
+against Apache Kafka. What follows ``--`` is for pytest, or names librdkafka's tests by number.
+Nothing of the suites is kept in this repository: they lie below ``--folder``.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ SERVICE = '"""Not needed: the broker is started by kafka_python_suite."""\n\n' +
 LOCAL = ("TEST_F_LOCAL", "TEST_F_MANUAL")
 """Marks of librdkafka's tests that speak to no broker."""
 TEST_S = 600
+LIBRDKAFKA_CONFIG = "test.topic.random=true\ntest.timeout.multiplier=3\n"
+KAFKA_SCRIPTS = {
+    "kafka-topics.sh": "kafka-topics",
+    "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+}
 
 
 def environment(broker: str, *paths: Path) -> dict[str, str]:
@@ -91,13 +97,15 @@ def librdkafka(source: Path, broker: str, rest: list[str]) -> int:
     failed = []
     with tempfile.TemporaryDirectory(prefix="librdkafka-suite-") as name:
         folder = Path(name)
-        running = suite_brokers.start(folder / "broker")
+        # With Kafka's default delay both members of a test join in the first round.
+        settings = {"group.initial.rebalance.delay.ms": "3000"}
+        running = suite_brokers.start(folder / "broker", settings=settings)
+        servers = f"127.0.0.1:{running.plain_port}"
         config = folder / "test.conf"
-        config.write_text(
-            f"bootstrap.servers=127.0.0.1:{running.plain_port}\ntest.topic.random=true\n"
-        )
+        config.write_text(f"bootstrap.servers={servers}\n{LIBRDKAFKA_CONFIG}")
         variables = {**os.environ, "RDKAFKA_TEST_CONF": str(config), "TEST_KAFKA_VERSION": "3.3.0"}
         variables["LD_LIBRARY_PATH"] = f"{tests.parent / 'src'}:{tests.parent / 'src-cpp'}"
+        variables |= {"KAFKA_PATH": str(kafka_scripts(folder)), "BROKERS": servers}
         try:
             for test in names:
                 verdict = _librdkafka_test(tests, test, variables, folder / f"{test}.log")
@@ -109,6 +117,17 @@ def librdkafka(source: Path, broker: str, rest: list[str]) -> int:
             running.stop()
     print(f"{len(names) - len(failed)} passed, {len(failed)} failed")
     return bool(failed)
+
+
+def kafka_scripts(folder: Path) -> Path:
+    """A folder as Apache Kafka's own, with the two scripts that librdkafka's tests call."""
+    (folder / "bin").mkdir()
+    for name, tool in KAFKA_SCRIPTS.items():
+        script = folder / "bin" / name
+        command = f'"{sys.executable}" "{SUPPORT / "real_kafka.py"}" tool {tool} "$@"'
+        script.write_text(f"#!/bin/sh\nexec {command}\n")
+        script.chmod(0o755)
+    return folder
 
 
 def _librdkafka_test(tests: Path, test: str, variables: dict[str, str], log: Path) -> str:
@@ -139,14 +158,15 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, default=Path.home() / ".cache" / "onceflow-client-suites"
     )
-    parser.add_argument("rest", nargs="*", help="for pytest, or names of librdkafka's tests")
-    args = parser.parse_args()
+    given = sys.argv[1:]
+    end = given.index("--") if "--" in given else len(given)
+    args, rest = parser.parse_args(given[:end]), given[end + 1 :]
     if args.suite == "kafka-python":
         args.folder.mkdir(parents=True, exist_ok=True)
-        return kafka_python(args.folder, args.broker, args.rest)
+        return kafka_python(args.folder, args.broker, rest)
     if args.source is None or not (args.source / "tests" / "test-runner").exists():
         parser.error("--source: give a source tree of librdkafka with its tests built")
-    return librdkafka(args.source, args.broker, args.rest)
+    return librdkafka(args.source, args.broker, rest)
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ from onceflow.broker_lite.settings.dynamic_config import (
     CLUSTER_DEFAULT,
     GROUP_SYNONYMS,
     MIN_INSYNC_REPLICAS,
-    THROTTLE_SETTINGS,
     Overrides,
     dynamic_setting,
     group_settings,
 )
+from onceflow.broker_lite.settings.idle_dynamic import IDLE_DYNAMIC_SETTINGS
 from onceflow.broker_lite.settings.topic_config import (
     TOPIC_SETTINGS,
     ConfigSynonym,
@@ -196,7 +196,7 @@ class _Brokers:
         return state.dynamic_config.broker(name)
 
     def declared(self, state: Services, setting: str) -> Setting | None:
-        return BROKER_SETTINGS.get(setting) or THROTTLE_SETTINGS.get(setting)
+        return BROKER_SETTINGS.get(setting) or IDLE_DYNAMIC_SETTINGS.get(setting)
 
     def in_force(self, state: Services, name: str, setting: str) -> str:
         declared = BROKER_SETTINGS[setting]
@@ -245,7 +245,7 @@ class _Brokers:
             source = places[0].source if places else ConfigSource.DEFAULT_CONFIG
             read_only = dynamic_setting(key) is None
             shown.append(ShownConfig(setting, value, source, places, read_only))
-        for key, setting in THROTTLE_SETTINGS.items():
+        for key, setting in IDLE_DYNAMIC_SETTINGS.items():
             for layer in layers:
                 if key in layer.overrides:
                     text = layer.overrides[key]

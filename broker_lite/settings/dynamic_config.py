@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, cast
 from onceflow.broker_lite.log import DataFolderError
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, BrokerConfig
 from onceflow.broker_lite.settings.connection_overrides import parse_overrides
+from onceflow.broker_lite.settings.idle_dynamic import IDLE_DYNAMIC_SETTINGS
 from onceflow.broker_lite.settings.topic_config import ConfigLayer
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.special_values import ConfigSource
-from onceflow.sdk.settings.declare import INT64_MAX, Kind, Setting, plain
+from onceflow.sdk.settings.declare import Kind, Setting, plain
 from onceflow.sdk.settings.names import unknown_setting
 
 if TYPE_CHECKING:
@@ -67,18 +68,6 @@ DYNAMIC_SETTINGS = frozenset(
     }
 )
 """What Kafka lets change at run time, of all that may be served here."""
-
-_IDLE = "Accepted for compatibility; one node replicates nothing."
-
-THROTTLE_SETTINGS = {
-    name: Setting(Kind.LONG, INT64_MAX, _IDLE, 0, INT64_MAX, name=name)
-    for name in (
-        "leader.replication.throttled.rate",
-        "follower.replication.throttled.rate",
-        "replica.alter.log.dirs.io.max.bytes.per.second",
-    )
-}
-"""Settings that exist only dynamically; tools that move partitions set and remove them."""
 
 CLIENT_METRICS_SETTINGS = {
     setting.name: setting
@@ -213,7 +202,7 @@ class DynamicConfig:
             if setting is None:
                 if setting_name in BROKER_SETTINGS:
                     raise ConfigError(setting_name, text, "it can only be set at the start")
-                known = [*BROKER_SETTINGS, *THROTTLE_SETTINGS]
+                known = [*BROKER_SETTINGS, *IDLE_DYNAMIC_SETTINGS]
                 raise unknown_setting(BrokerConfig.kind, setting_name, known)
             checked[setting_name] = setting.render(setting.read(text)) or ""
         self._effective({**self._brokers, name: checked})
@@ -314,7 +303,7 @@ def dynamic_setting(name: str) -> Setting | None:
     """Declaration of a broker setting that may change at run time, or None."""
     if name in DYNAMIC_SETTINGS:
         return BROKER_SETTINGS.get(name)
-    return THROTTLE_SETTINGS.get(name)
+    return IDLE_DYNAMIC_SETTINGS.get(name)
 
 
 def _with(all_: Mapping[str, Overrides], name: str, overrides: Overrides) -> dict[str, Overrides]:

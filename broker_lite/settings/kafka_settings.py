@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS
+from onceflow.broker_lite.settings.idle_dynamic import IDLE_DYNAMIC_SETTINGS
 from onceflow.sdk.errors import ConfigError
 
 VARIABLE_PREFIX = "KAFKA_"
@@ -41,20 +42,19 @@ sasl.mechanism.inter.broker.protocol sasl.mechanism.controller.protocol
 inter.broker.protocol.version early.start.listeners broker.id.generation.enable
 offsets.topic.replication.factor transaction.state.log.replication.factor
 transaction.state.log.min.isr share.coordinator.state.topic.replication.factor
-share.coordinator.state.topic.min.isr num.network.threads num.io.threads
-num.recovery.threads.per.data.dir num.replica.fetchers background.threads queued.max.requests
-socket.send.buffer.bytes socket.receive.buffer.bytes socket.listen.backlog.size request.timeout.ms
-auto.leader.rebalance.enable unclean.leader.election.enable
+share.coordinator.state.topic.min.isr queued.max.requests sasl.kerberos.service.name
+sasl.kerberos.principal.to.local.rules socket.send.buffer.bytes socket.receive.buffer.bytes
+socket.listen.backlog.size request.timeout.ms auto.leader.rebalance.enable
 leader.imbalance.check.interval.seconds leader.imbalance.per.broker.percentage log.cleaner.enable
-log.cleaner.threads log.cleaner.dedupe.buffer.size log.message.format.version
-log.segment.delete.delay.ms initial.broker.registration.timeout.ms broker.heartbeat.interval.ms
-broker.session.timeout.ms reserved.broker.max.id fetch.purgatory.purge.interval.requests
-producer.purgatory.purge.interval.requests delete.records.purgatory.purge.interval.requests
-offsets.load.buffer.size offsets.commit.timeout.ms offsets.topic.compression.codec
-controlled.shutdown.enable controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms
-metric.reporters auto.include.jmx.reporter group.coordinator.threads
+log.message.format.version log.segment.delete.delay.ms initial.broker.registration.timeout.ms
+broker.heartbeat.interval.ms broker.session.timeout.ms reserved.broker.max.id
+fetch.purgatory.purge.interval.requests producer.purgatory.purge.interval.requests
+delete.records.purgatory.purge.interval.requests offsets.load.buffer.size offsets.commit.timeout.ms
+offsets.topic.compression.codec controlled.shutdown.enable controlled.shutdown.max.retries
+controlled.shutdown.retry.backoff.ms metric.reporters auto.include.jmx.reporter
+group.coordinator.threads
 """
-WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split())
+WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split()) | IDLE_DYNAMIC_SETTINGS.keys()
 """Properties of Apache Kafka about what is not here: threads, replication, other processes."""
 
 PREFIXES_WITHOUT_EFFECT = (

@@ -18,9 +18,7 @@ import house_rules
 
 from onceflow.broker_lite.log import LogConfig
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS
-from onceflow.broker_lite.settings.dynamic_config import (
-    THROTTLE_SETTINGS,
-)
+from onceflow.broker_lite.settings.idle_dynamic import IDLE_DYNAMIC_SETTINGS
 from onceflow.broker_lite.settings.topic_config import TOPIC_SETTINGS
 from onceflow.sdk.settings.declare import Setting, Settings, plain, whole
 
@@ -119,7 +117,7 @@ def unread() -> Iterator[str]:
         found = name in read_by_topics or is_read(name, plain(name))
         if not found and not taken_only(setting):
             yield name
-    for setting in THROTTLE_SETTINGS.values():
+    for setting in IDLE_DYNAMIC_SETTINGS.values():
         if not taken_only(setting):
             yield setting.name
 

@@ -25,6 +25,7 @@ from onceflow.broker_lite.cluster_metadata import ClusterMetadata
 from onceflow.broker_lite.log import DataFolderError, MemoryStorage
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS
 from onceflow.broker_lite.settings.dynamic_config import DYNAMIC_SETTINGS, dynamic_setting
+from onceflow.broker_lite.settings.idle_dynamic import IDLE_DYNAMIC_SETTINGS
 from onceflow.broker_lite.testing.failing_storage import FailingStorage
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.protocol.api.admin import (
@@ -36,6 +37,7 @@ from onceflow.sdk.protocol.api.cluster import ApiVersionsRequest, ApiVersionsRes
 
 DYNAMIC, DYNAMIC_DEFAULT, STATIC, DEFAULT = 2, 3, 4, 5
 INVALID_CONFIG = 40
+INVALID_REQUEST = 42
 MIN_INSYNC = "min.insync.replicas"
 
 
@@ -55,6 +57,12 @@ def shown(broker: SocketlessBroker, kind: int, name: str, key: str) -> tuple[str
     assert isinstance(response, DescribeConfigsResponse)
     (config,) = response.results[0].configs
     return config.value, [synonym.source for synonym in config.synonyms]
+
+
+def shown_keys(broker: SocketlessBroker, name: str, key: str) -> list[str]:
+    response = broker.ask(described(BROKER_TYPE, name, key), 4)
+    assert isinstance(response, DescribeConfigsResponse)
+    return [config.name for config in response.results[0].configs]
 
 
 def retention(broker: SocketlessBroker) -> int:
@@ -126,7 +134,7 @@ def test_lists_grow_from_the_default_that_is_in_force(broker: SocketlessBroker) 
     [
         ("max.connections.per.ip.overrides", "nonsense"),
         ("log.retention.ms", "-2"),
-        ("num.io.threads", "8"),
+        ("queued.max.requests", "8"),
     ],
 )
 def test_a_bad_change_changes_nothing(broker: SocketlessBroker, key: str, value: str) -> None:
@@ -141,11 +149,42 @@ def test_a_bad_value_at_the_start_is_not_taken_for_one_of_run_time() -> None:
         SocketlessBroker({"max.connections.per.ip.overrides": "host:3"})
 
 
-def test_throttles_of_moving_tools_are_kept_and_removed(broker: SocketlessBroker) -> None:
-    key = "leader.replication.throttled.rate"
-    assert change(broker, BROKER_TYPE, "1", key, "1000") == 0
-    assert shown(broker, BROKER_TYPE, "1", key) == ("1000", [DYNAMIC])
-    assert change(broker, BROKER_TYPE, "1", key, None) == 0
+@pytest.mark.parametrize("key", sorted(IDLE_DYNAMIC_SETTINGS))
+def test_what_only_apache_kafka_has_a_use_for_is_kept_and_removed(
+    storage: MemoryStorage, key: str
+) -> None:
+    """Tools that move partitions, tune threads or describe clusters in files set it."""
+    setting = IDLE_DYNAMIC_SETTINGS[key]
+    text = setting.render(setting.default)
+    places = (("1", DYNAMIC), ("", DYNAMIC_DEFAULT))
+    broker = SocketlessBroker(storage=storage)
+    for name, _ in places:
+        assert change(broker, BROKER_TYPE, name, key, text) == 0
+    broker.close()
+    again = SocketlessBroker(storage=storage)
+    for name, source in places:
+        assert shown(again, BROKER_TYPE, name, key) == (text, [source])
+        assert change(again, BROKER_TYPE, name, key, None) == 0
+    assert shown_keys(again, "1", key) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("log.cleaner.threads", "x"),
+        ("num.io.threads", "0"),
+        ("sasl.login.refresh.window.factor", "1.1"),
+        ("unclean.leader.election.enable", "maybe"),
+    ],
+)
+def test_what_has_no_effect_is_still_checked(
+    broker: SocketlessBroker, key: str, value: str
+) -> None:
+    assert change(broker, BROKER_TYPE, "1", key, value) == INVALID_REQUEST
+
+
+def test_a_setting_that_kafka_does_not_know_is_refused_by_name(broker: SocketlessBroker) -> None:
+    assert change(broker, BROKER_TYPE, "1", "num.io.thread", "2") == INVALID_REQUEST
 
 
 def test_a_change_that_cannot_be_kept_is_not_made() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from onceflow.broker_lite.settings.broker_config import BROKER_SETTINGS, BrokerConfig
+from onceflow.broker_lite.settings.idle_dynamic import IDLE_DYNAMIC_SETTINGS
 from onceflow.broker_lite.settings.kafka_settings import (
     CLUSTER_ID_VARIABLES,
     Variable,
@@ -172,3 +173,7 @@ def test_a_slip_of_the_pen_is_still_noticed() -> None:
 
 def test_nothing_that_has_an_effect_is_passed_over() -> None:
     assert not adapt(dict.fromkeys(BROKER_SETTINGS, "x")).passed_over
+
+
+def test_what_may_be_set_at_run_time_without_effect_is_passed_over_in_a_file() -> None:
+    assert adapt(dict.fromkeys(IDLE_DYNAMIC_SETTINGS, "1")).properties == {}
