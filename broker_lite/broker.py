@@ -24,6 +24,7 @@ from onceflow.broker_lite.profiles import Profile, profile_of
 from onceflow.broker_lite.purgatory import Deferred, Purgatory, Timers
 from onceflow.broker_lite.quotas import ClientQuotas, QuotaEnforcement
 from onceflow.broker_lite.registry import lazy_handlers
+from onceflow.broker_lite.served_requests import SERVED
 from onceflow.broker_lite.settings.dynamic_config import DynamicConfig
 from onceflow.broker_lite.settings.topic_config import log_config, usable_overrides
 from onceflow.broker_lite.slices import SEGMENT_STEPS, in_slices
@@ -90,6 +91,7 @@ class BrokerState:
         "_fetch_sessions",
         "_opened_ms",
         "_scram_users",
+        "answered_bytes",
         "authorizer",
         "cluster_id",
         "cluster_metadata",
@@ -105,7 +107,9 @@ class BrokerState:
         "purgatory",
         "quotas",
         "random",
+        "received_bytes",
         "registry",
+        "request_counts",
         "timers",
         "topics",
         "unsent_bytes",
@@ -150,6 +154,9 @@ class BrokerState:
         self._scram_users: ScramUsers | None = None
         self.listeners: dict[tuple[int, str], Listener] = {}
         self.unsent_bytes: int = 0
+        self.received_bytes: int = 0
+        self.answered_bytes: int = 0
+        self.request_counts: dict[int, int] = dict.fromkeys(SERVED, 0)
         self.work_clock_ns: Callable[[], int] = lambda: 0
 
     def served(self) -> dict[int, Served]:
@@ -187,6 +194,11 @@ class BrokerState:
                 self._coordinators = None  # Half a state must not serve anybody.
                 raise
         return self._coordinators
+
+    @property
+    def has_coordinators(self) -> bool:
+        """Whether the coordinators are made: something is on record, or a client has asked."""
+        return self._coordinators is not None
 
     @property
     def groups(self) -> GroupCoordinator:

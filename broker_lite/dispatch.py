@@ -83,6 +83,11 @@ class Dispatching(Services, Protocol):
         """Stands before the handlers in tests; None otherwise."""
         ...
 
+    @property
+    def request_counts(self) -> dict[int, int]:
+        """Requests that were handled, by api key; one entry for each that is served."""
+        ...
+
     def work_clock_ns(self) -> int:
         """Time spent on requests, for ``request_percentage``."""
         ...
@@ -179,6 +184,7 @@ class Dispatcher:
         )
         connection.client_id = context.client_id
         connection.correlation_id = correlation_id
+        state.request_counts[request.api_key] += 1
         interceptor = state.interceptor
         began_ns = state.work_clock_ns() if state.quotas.active else 0
         if interceptor is None:

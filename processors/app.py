@@ -98,6 +98,7 @@ class App:
         self._declared: list[Declaration] = []
         self._hooks: list[Hook] = []
         self._worker: Worker | None = None
+        self._figures: WorkerFigures | None = None
         self._stop_asked = False
         self._is_held = False
 
@@ -679,6 +680,15 @@ class App:
         worker = self._worker
         return None if worker is None else worker.figures
 
+    @property
+    def all_figures(self) -> WorkerFigures:
+        """Counters of all workers of this process, also before the first."""
+        if self._figures is None:
+            from onceflow.processors.figures import WorkerFigures
+
+            self._figures = WorkerFigures()
+        return self._figures
+
     def stop(self) -> None:
         """Ask a running application for an orderly end; callable from any thread."""
         self._stop(leave_group=True)
@@ -701,7 +711,7 @@ class App:
             slot: Its slot; None leaves the setting as it is.
         """
         twin = copy.copy(self)
-        twin._worker = None
+        twin._worker = twin._figures = None
         twin._stop_asked = twin._is_held = False
         if slot is not None:
             twin.configure(slot=slot)
@@ -746,7 +756,9 @@ class App:
 
             services = KafkaServices(self.settings)
         topology = self.topology()
-        self._worker = worker = Worker(topology, self.settings, services, until_end=until_end)
+        self._worker = worker = Worker(
+            topology, self.settings, services, until_end=until_end, figures=self.all_figures
+        )
         if self._stop_asked:  # While that was made.
             worker.stop()
         worker.hold(held=self._is_held)

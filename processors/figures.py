@@ -7,7 +7,7 @@ previous one. The exporters decide which figures to show, and under which names.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -63,9 +63,24 @@ class WorkerPicture:
         return self.joined and all(task.status == "RUNNING" for task in self.tasks)
 
 
+@dataclass(slots=True)
+class FunctionCounts:
+    """Calls of one function by their outcome; those of aborted units count too.
+
+    Attributes:
+        processed: Calls that succeeded, for records and for rows that fell due.
+        failed: Calls that failed, each attempt.
+        dead_letters: Records that became dead letters.
+    """
+
+    processed: int = 0
+    failed: int = 0
+    dead_letters: int = 0
+
+
 @dataclass
 class WorkerFigures:
-    """Counters of one worker, and the latest snapshot.
+    """Counters of a process's workers, one after the other, and the latest snapshot.
 
     Attributes:
         dead_letter_topics: Topics of dead letters.
@@ -77,6 +92,8 @@ class WorkerFigures:
         outputs: Committed outputs by topic, including changelogs and dead letters.
         commit_classes: Commits by the first of ``COMMIT_BOUNDS_S`` that they did not exceed.
         commit_seconds: Duration of all commits together.
+        commit_takers: Called with the seconds of each commit, in the worker's thread.
+        functions: Calls by name of the function.
         picture: The latest snapshot; None before the first.
     """
 
@@ -89,8 +106,30 @@ class WorkerFigures:
     outputs: Counter[str] = field(default_factory=Counter)
     commit_classes: list[int] = field(default_factory=lambda: [0] * (len(COMMIT_BOUNDS_S) + 1))
     commit_seconds: float = 0.0
+    commit_takers: list[Callable[[float], None]] = field(default_factory=list)
+    functions: dict[str, FunctionCounts] = field(default_factory=dict)
     picture: WorkerPicture | None = None
     _pending: Counter[str] = field(default_factory=Counter)
+
+    def begin(
+        self, dead_letter_topics: Collection[str], functions: Iterable[str]
+    ) -> dict[str, FunctionCounts]:
+        """Keep the counters and drop the former worker's snapshot, because a worker begins.
+
+        Args:
+            dead_letter_topics: Topics of dead letters.
+            functions: Names of its functions.
+
+        Returns:
+            The counts of its functions.
+        """
+        self.dead_letter_topics = dead_letter_topics
+        self.picture = None
+        self.latest_ms.clear()
+        self._pending.clear()
+        found = {name: self.functions.get(name, FunctionCounts()) for name in functions}
+        self.functions = found  # Replaced as a whole, because other threads read it.
+        return found
 
     def is_due(self, now_s: float) -> bool:
         """Whether it is time for another snapshot.
@@ -152,6 +191,8 @@ class WorkerFigures:
         )
         self.commit_classes[place] += 1
         self.commit_seconds += seconds
+        for take in self.commit_takers:
+            take(seconds)
 
     @property
     def dead_letters(self) -> int:

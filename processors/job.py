@@ -126,6 +126,7 @@ class Job:
             frame.drop()
             raise
         frame.keep()
+        node.failures.tally.processed += 1
         if node.failures.counts:
             node.failures.good(self.record.partition)
         self.call_done()

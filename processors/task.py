@@ -293,6 +293,7 @@ class Task:
         stop = start + count
         done, error = node.run_slice(records, start, stop, self.stores, unit)
         if done > start:
+            node.failures.tally.processed += done - start
             unit.count += done - start
             self.taken += done - start
             self.progress[inbox.partition] = records[done - 1].offset + 1

@@ -106,6 +106,7 @@ class Worker:
         settings: How it runs.
         services: Makes clients, opens stores, tells the time.
         until_end: Whether it ends when what was in its inputs at the start is processed.
+        figures: Counters of the process, which go on from those of a former worker.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Worker:
         services: Services,
         *,
         until_end: bool = False,
+        figures: WorkerFigures | None = None,
     ) -> None:
         self._topology = topology
         self._settings = settings
@@ -166,7 +168,12 @@ class Worker:
         self._stopping = False
         self._is_held = False
         self._leave_group = True
-        self.figures: WorkerFigures = WorkerFigures(topology.dead_letter_topics)
+        self.figures: WorkerFigures = figures or WorkerFigures()
+        nodes = [node for program in self._programs.values() for node in program.nodes]
+        names = dict.fromkeys(node.name for node in nodes)
+        counts = self.figures.begin(topology.dead_letter_topics, names)
+        for node in nodes:
+            node.failures.tally = counts[node.name]
         self._joined = False
         self._checked_s = self._noted_s = self._clock()
         self._purge = Purge(topology.repartition_topics, self._checked_s)

@@ -14,6 +14,7 @@ from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     Headers,
     OffsetAndMetadata,
+    ProducerIdentity,
     RecordMetadata,
     TopicPartition,
 )
@@ -56,6 +57,8 @@ class Sending(Protocol):
 class SessionProducer(Sending, Protocol):
     """The transactional producer of a session."""
 
+    @property
+    def identity(self) -> ProducerIdentity | None: ...
     def begin_transaction(self) -> Maybe[None]: ...
     def send_offsets_to_transaction(
         self,

@@ -29,7 +29,12 @@ from onceflow.sdk.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
 )
-from onceflow.sdk.model.partitions import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from onceflow.sdk.model.partitions import (
+    ConsumerGroupMetadata,
+    OffsetAndMetadata,
+    ProducerIdentity,
+    TopicPartition,
+)
 from onceflow.transactions import timeouts
 from onceflow.transactions.abort_reasons import AbortReason, Reaction, Verdict, judge
 from onceflow.transactions.clients import Records, SessionConsumer, SessionProducer
@@ -95,6 +100,7 @@ class SessionCore:
         self._epochs_rise = config.consumer.group_protocol == "consumer"
         self._work_since_s = 0.0
         self._begun_s = 0.0
+        self._identity: ProducerIdentity | None = None
         self._failure: KafkaError | None = None
         self._in_callback = False
         self._interrupted = False
@@ -349,6 +355,7 @@ class SessionCore:
                 self.in_transaction = False
                 raise
             self._begun_s = self._clock()
+            self._identity = self.producer.identity
             if not self._polled:
                 self._work_since_s = self._clock()
 
@@ -482,9 +489,37 @@ class SessionCore:
 
     def _note_committed(self, offsets: MarkedOffsets) -> None:
         self.in_transaction = False
+        if logger.isEnabledFor(logging.DEBUG):
+            facts = self._facts(offsets)
+            logger.debug("session %s: committed %s", self._name, facts["offsets"], extra=facts)
         self._commit_offsets.committed(offsets)
         self._work_since_s = self._clock()
         self._listener.committed()
+
+    def _facts(self, ends: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dict[str, object]:
+        """What a log record says of a unit: who ended it, and its offsets, the end excluded.
+
+        Args:
+            ends: Next offset by partition.
+        """
+        found: dict[str, object] = {"transactional_id": self._name}
+        if self._identity is not None:
+            found |= {
+                "producer_id": self._identity.producer_id,
+                "producer_epoch": self._identity.producer_epoch,
+            }
+        if self._snapshot is not None:
+            found |= {
+                "group": self._snapshot.group_id,
+                "member": self._snapshot.member_id,
+                "generation": self._snapshot.generation_id,
+            }
+        firsts = {tp: progress.first for tp, progress in self._polled.items()}
+        found["offsets"] = {
+            str(tp): [firsts.get(tp), end if isinstance(end, int) else end.offset]
+            for tp, end in ends.items()
+        }
+        return found
 
     async def _outcome_is_commit(
         self,
@@ -612,7 +647,9 @@ class SessionCore:
 
     async def _note_aborted(self, abort: Abort, leaving: Sequence[TopicPartition] = ()) -> None:
         log = logger.debug if abort.reason is AbortReason.REQUESTED else logger.warning
-        log("session %s: aborted: %s", self._name, abort)
+        ends = {tp: progress.next for tp, progress in self._polled.items()}
+        facts = {**self._facts(ends), "reason": abort.reason.name.lower()}
+        log("session %s: aborted: %s", self._name, abort, extra=facts)
         self.in_transaction = False
         self._failure = None
         self.last_abort = abort

@@ -109,6 +109,24 @@ FOR_TESTS = "--nodes, --control and --journal-file"
     help="Show the broker in the browser, at this port of 127.0.0.1; 0 takes any free one.",
 )
 @click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    metavar="PORT",
+    help="Serve /metrics for Prometheus there; 0 takes any free port.",
+)
+@click.option(
+    "--serve-on",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of the port for metrics; 0.0.0.0 for all.",
+)
+@click.option(
+    "--opentelemetry",
+    is_flag=True,
+    help="Export the same metrics by OTLP, as the OTEL_* variables say.",
+)
+@click.option(
     "--control",
     type=click.IntRange(0, 65_535),
     metavar="PORT",
@@ -126,7 +144,12 @@ FOR_TESTS = "--nodes, --control and --journal-file"
     metavar="TEXT",
     help="Print this line too once the broker is ready, for programs that wait for it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the line of the ready broker as JSON.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the line of the ready broker as JSON, and log lines too.",
+)
 @click.option(
     "--allow-insecure-network",
     is_flag=True,
@@ -150,6 +173,9 @@ def broker(
     profile: str | None,
     nodes: int,
     console: int | None,
+    metrics_port: int | None,
+    serve_on: str,
+    opentelemetry: bool,
     control: int | None,
     journal_file: Path | None,
     ready_messages: tuple[str, ...],
@@ -160,9 +186,7 @@ def broker(
     """Run the bundled Kafka broker until it is told to stop (SIGTERM or Ctrl-C)."""
     root = logging.getLogger()
     if not root.handlers:  # a program that runs this in its process has its own
-        logging.basicConfig(
-            level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s"
-        )
+        _log(log_level, as_json)
         for handler in root.handlers:
             handler.addFilter(RepeatedMessages())
     try:
@@ -183,11 +207,24 @@ def broker(
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     folder = data or (Path(settings.data) if settings.data is not None else None)
-    options = DaemonOptions(folder, nodes, control, journal_file, ready_messages, console, as_json)
+    options = DaemonOptions(
+        folder,
+        nodes,
+        control,
+        journal_file,
+        ready_messages,
+        console,
+        as_json,
+        metrics_port,
+        serve_on,
+        opentelemetry,
+    )
     opener: Opener = PlainBroker.open
     if options.for_tests:
         if context.obj is None:
             raise click.UsageError(f"{FOR_TESTS} are served by the command onceflow broker only")
+        if metrics_port is not None or opentelemetry:
+            raise click.UsageError(f"{FOR_TESTS} do not go with --metrics-port or --opentelemetry")
         opener = context.obj
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -195,6 +232,17 @@ def broker(
     except (KafkaError, OSError) as error:
         click.echo(f"onceflow broker cannot start: {_reason(error, listeners)}", err=True)
         raise SystemExit(EXIT_CANNOT_START) from None
+
+
+def _log(level: str, as_json: bool) -> None:
+    """Write log records to the standard error output."""
+    if as_json:
+        from onceflow.sdk.observe.json_logs import log_as_json
+
+        log_as_json(logging.getLevelNamesMapping()[level.upper()])
+    else:
+        layout = "%(asctime)s %(levelname)s %(name)s %(message)s"
+        logging.basicConfig(level=level.upper(), format=layout)
 
 
 class Given(NamedTuple):

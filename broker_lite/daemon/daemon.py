@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import click
 
 from onceflow.broker_lite.daemon import console, early_stop
+from onceflow.broker_lite.daemon.metrics import served
 from onceflow.broker_lite.settings.broker_config import BrokerConfig
 from onceflow.broker_lite.settings.listeners import Listener
 
@@ -53,6 +54,9 @@ class DaemonOptions:
         ready_messages: Lines to print once the broker is ready, after its own.
         console: Port for the console's pages, None for no console.
         as_json: Whether the line that says so is JSON.
+        metrics_port: Port for Prometheus' page, None for no page.
+        metrics_host: Address of that port.
+        telemetry: Whether metrics are exported through OpenTelemetry.
     """
 
     data: Path | None = None
@@ -62,6 +66,9 @@ class DaemonOptions:
     ready_messages: tuple[str, ...] = ()
     console: int | None = None
     as_json: bool = False
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    telemetry: bool = False
 
     @property
     def for_tests(self) -> bool:
@@ -76,6 +83,11 @@ def shown(listener: Listener) -> str:
 
 class OpenBroker(Protocol):
     """A broker that answers."""
+
+    @property
+    def serving(self) -> Serving | None:
+        """What metrics are taken of; None where none are."""
+        ...
 
     @property
     def addresses(self) -> str:
@@ -123,6 +135,11 @@ class PlainBroker:
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
+
+    @property
+    def serving(self) -> Serving | None:
+        """See `OpenBroker`."""
+        return self._serving
 
     @classmethod
     async def open(
@@ -194,9 +211,11 @@ async def serve(
     try:
         broker.when_disk_failed(stopping.set)
         _settle_memory()
-        _tell_ready(options, config, broker)
-        async with console.beside(options.console, plain, broker.addresses):
-            await stopping.wait()
+        metrics = (options.metrics_port, options.metrics_host, options.telemetry)
+        async with served(broker.serving, *metrics) as address:
+            _tell_ready(options, config, broker, address)
+            async with console.beside(options.console, plain, broker.addresses):
+                await stopping.wait()
     finally:
         await broker.stop()
     _end_if_disk_failed(options.data, broker.failure)
@@ -213,7 +232,9 @@ def _end_if_disk_failed(data: Path | None, failure: OSError | None) -> None:
     raise SystemExit(EXIT_DISK_FAILED)
 
 
-def _tell_ready(options: DaemonOptions, config: BrokerConfig, broker: OpenBroker) -> None:
+def _tell_ready(
+    options: DaemonOptions, config: BrokerConfig, broker: OpenBroker, metrics: str | None
+) -> None:
     data = None if options.data is None else str(options.data)
     ready = {
         "event": "ready",
@@ -222,12 +243,14 @@ def _tell_ready(options: DaemonOptions, config: BrokerConfig, broker: OpenBroker
         "durability": config.onceflow_durability,
         "cluster_id": broker.cluster_id,
         "pid": os.getpid(),
+        **({} if metrics is None else {"metrics": metrics}),
     }
     click.echo(
         json.dumps(ready, ensure_ascii=False, allow_nan=False)
         if options.as_json
         else f"onceflow broker ready on {broker.addresses} data={data or 'memory'} "
         f"durability={config.onceflow_durability} cluster={broker.cluster_id} pid={os.getpid()}"
+        + ("" if metrics is None else f" metrics={metrics}/metrics")
     )
     for message in (*options.ready_messages, *broker.remarks):
         click.echo(message)

@@ -58,6 +58,8 @@ class ServedBroker(Dispatching, Protocol):
     """The broker as a connection sees it."""
 
     unsent_bytes: int
+    received_bytes: int
+    answered_bytes: int
 
 
 class Host(Protocol):
@@ -268,6 +270,7 @@ class ClientConnection(asyncio.Protocol):
     def _take_in(self, data: bytes, transport: asyncio.Transport) -> None:
         """Handle the whole requests that have arrived, and keep the rest."""
         server = self._server
+        server.broker.received_bytes += len(data)
         if self._tap is not None:
             self._tap.received(data)
         try:

@@ -38,9 +38,11 @@ class Counter(Protocol):
 
     Attributes:
         unsent_bytes: Answers in memory that their peers have yet to take, of all connections.
+        answered_bytes: All answers so far.
     """
 
     unsent_bytes: int
+    answered_bytes: int
 
 
 class Outgoing:
@@ -93,8 +95,11 @@ class Outgoing:
     def queue(self, parts: list[Buffer]) -> None:
         """Keep bytes for the next :meth:`flush`, after what waits."""
         self._parts.extend(parts)
+        size = 0
         for part in parts:
-            self.waiting_bytes += len(part)
+            size += len(part)
+        self.waiting_bytes += size
+        self._broker.answered_bytes += size
 
     def flush(self) -> None:
         """Send what waits, as far as the peer takes it.

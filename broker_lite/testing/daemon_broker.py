@@ -12,6 +12,7 @@ from onceflow.broker_lite.testing.in_process import Broker
 
 if TYPE_CHECKING:
     from onceflow.broker_lite.daemon.daemon import DaemonOptions
+    from onceflow.broker_lite.net.serving import Serving
     from onceflow.broker_lite.settings.broker_config import BrokerConfig
     from onceflow.broker_lite.settings.listeners import Listener
 
@@ -22,7 +23,12 @@ class BrokerForTests:
     Args:
         broker: A started broker.
         has_control: Whether the broker has a control endpoint.
+
+    Attributes:
+        serving: None: metrics are served by brokers that are not for tests.
     """
+
+    serving: Serving | None = None
 
     def __init__(self, broker: Broker, *, has_control: bool) -> None:
         self._broker = broker

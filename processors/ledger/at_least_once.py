@@ -30,6 +30,7 @@ from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     Headers,
     OffsetAndMetadata,
+    ProducerIdentity,
     TopicPartition,
 )
 from onceflow.transactions import SessionConfig
@@ -156,6 +157,11 @@ class AtLeastOnceProducer:
         self._producer = producer
         self._consumer = consumer
         self._offsets: Mapping[TopicPartition, OffsetAndMetadata | int] = {}
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """None: there are no transactions."""
+        return None
 
     def begin_transaction(self) -> None:
         """Nothing is opened."""

@@ -7,7 +7,7 @@ implementations: ``call`` for what takes one item, ``run_slice`` where whole run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Protocol
@@ -129,6 +129,12 @@ class Program:
     def calls_max(self) -> int:
         """How many records of a task may be worked on at once."""
         return max(self.bounds.values(), default=1)
+
+    @property
+    def nodes(self) -> Iterator[WorkNode]:
+        """Its nodes; one that takes records of several topics may come several times."""
+        for taking in (*self.roots.values(), *self.children.values(), self.timed):
+            yield from taking
 
     def slices(self, topic: str) -> WorkNode | None:
         """The node that takes whole slices of a topic, if it is alone there and can."""

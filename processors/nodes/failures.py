@@ -16,6 +16,7 @@ from onceflow.processors.errors import (
     StateKeyError,
     TooManyDeadLettersError,
 )
+from onceflow.processors.figures import FunctionCounts
 from onceflow.processors.frame import Encoded, Frame, Item
 from onceflow.processors.graph.specs import FailurePolicy
 from onceflow.processors.lanes import Lane
@@ -54,10 +55,21 @@ class Failures:
         meter: Counts dead letters.
         counts: Whether records that succeed have to be told to ``good``.
         parks: Parks a record that is to be tried again; None where it holds up its partition.
+        tally: What became of the calls of the node.
         is_parked: Whether records of a key are parked; None where none ever are.
     """
 
-    __slots__ = ("_lane", "_name", "_policy", "_warnings", "counts", "is_parked", "meter", "parks")
+    __slots__ = (
+        "_lane",
+        "_name",
+        "_policy",
+        "_warnings",
+        "counts",
+        "is_parked",
+        "meter",
+        "parks",
+        "tally",
+    )
 
     def __init__(
         self,
@@ -73,6 +85,7 @@ class Failures:
         self._warnings = ThrottledWarnings(logger.warning, clock)
         self.parks: Park | None = None
         self.is_parked: Callable[[Mapping[str, Store], bytes | None], bool] | None = None
+        self.tally: FunctionCounts = FunctionCounts()
         self.counts: bool = policy.on_error is OnError.DEAD_LETTER
 
     def good(self, partition: int, count: int = 1) -> None:
@@ -87,6 +100,7 @@ class Failures:
             error: What the attempt raised.
             attempt: Which one it was, 1 for the first.
         """
+        self.tally.failed += 1
         retries = self._policy.retries
         if (
             attempt > retries.count_max
@@ -138,6 +152,7 @@ class Failures:
         self._warnings.note(error, f"{name}: dead letter for {where} after {tries}: {cause}")
         # The result of a window or function is too large here too; what was read is kept whole.
         is_result = record.offset < 0 and isinstance(error, _TOO_LARGE)
+        self.tally.dead_letters += 1
         return (
             self._lane,
             None if is_result else record.value,

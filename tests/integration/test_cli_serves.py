@@ -19,8 +19,8 @@ from consumer_worlds import fresh
 
 from onceflow.broker_lite import Broker
 from onceflow.cli import main
-from onceflow.cli.json_logs import JsonFormatter
 from onceflow.sdk import Admin
+from onceflow.sdk.observe.json_logs import JsonFormatter
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 Method: a worker process with state and dead letters on our broker; its ports are asked until the
 condition holds. A killed worker's successor begins with an empty state directory under the slot of
 an environment variable. Answers for a worker that restores, has left or stands still are looked at
-without one. The table of metrics is compared with the page and with the documentation.
+without one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ import pytest
 from processor_processes import wait_for
 
 from onceflow.broker_lite import Broker
-from onceflow.cli.worker_server import METRICS, PREFIX, Measured, WorkerServer
+from onceflow.cli.worker_metrics import METRICS, PREFIX, Measured
+from onceflow.cli.worker_server import WorkerServer
 from onceflow.processors import App
 from onceflow.processors.figures import (
     COMMIT_BOUNDS_S,
@@ -39,7 +40,6 @@ from onceflow.processors.figures import (
 from onceflow.sdk import Admin, Producer, TopicPartition
 from onceflow.transactions import AbortReason
 
-ROOT = Path(__file__).parents[2]
 PROGRAM = """
 from onceflow.processors import App, State
 
@@ -123,6 +123,11 @@ def test_a_worker_becomes_ready_and_counts_what_it_does(broker: Broker, tmp_path
         assert found[PREFIX + 'records_polled_total{topic="numbers"}'] == 4
         assert found[PREFIX + 'output_records_total{topic="sums"}'] == 3
         assert found[PREFIX + "dead_letters_total"] == 1
+        by_function = {
+            name: found[PREFIX + f'function_{name}_total{{function="add"}}']
+            for name in ("calls", "failures", "dead_letters")
+        }
+        assert by_function == {"calls": 3, "failures": 1, "dead_letters": 1}
         assert found[PREFIX + 'state_bytes{task="numbers-0"}'] > 0
         assert found[PREFIX + 'lag_seconds{partition="0",topic="numbers"}'] == 0
         commits = found[PREFIX + "units_committed_total"]
@@ -210,7 +215,8 @@ def test_lag_and_restoring_by_their_partitions() -> None:
 
 
 def test_what_an_aborted_unit_sent_does_not_count() -> None:
-    figures = WorkerFigures(["dead"])
+    figures = WorkerFigures()
+    figures.begin(["dead"], [])
     run: Any = SimpleNamespace(topic="dead", values=[b"x"])
     figures.sent([run])
     figures.aborted(AbortReason.FENCED)
@@ -220,44 +226,3 @@ def test_what_an_aborted_unit_sent_does_not_count() -> None:
     figures.commit_took(COMMIT_BOUNDS_S[0])
     figures.commit_took(COMMIT_BOUNDS_S[-1] + 1)
     assert (figures.commit_classes[0], figures.commit_classes[-1]) == (1, 1)
-
-
-def test_the_table_the_page_and_the_documentation_agree(broker: Broker) -> None:
-    place = TopicPartition("numbers", 0)
-    picture = WorkerPicture(
-        time.monotonic(), True, (TaskPicture("t", "RUNNING", 5),), {place: 0}, {place: 1}, {"t": 2}
-    )
-    figures = WorkerFigures(picture=picture, latest_ms={place: 1})
-    figures.polled["numbers"] = figures.outputs["sums"] = 1
-    figures.aborted(AbortReason.FAILED)
-    app = cast("App", SimpleNamespace(**_application(broker, figures)))
-    server = WorkerServer(app, "127.0.0.1", None, 0)
-    try:
-        page = ask(server.addresses["metrics"], "/metrics")[1]
-    finally:
-        server.close()
-    exported = dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.M))
-    table = {PREFIX + metric.name: metric.kind for metric in METRICS}
-    assert {name: kind for name, kind in exported.items() if not name.endswith("_created")} == table
-    labels = {
-        re.split(r"[{ ]", line)[0]: set(re.findall(r'(\w+)="', line)) - {"app", "le"}
-        for line in page.splitlines()
-        if not line.startswith("#")
-    }
-    for metric in METRICS:
-        if metric.kind != "histogram":
-            assert labels[PREFIX + metric.name] == set(metric.labels), metric.name
-    text = ROOT.joinpath("docs", "observation.md").read_text()
-    rows = re.findall(
-        rf"^\| `{PREFIX}(\w+)` \| (\w+) \| ([^|]+) \| ([^|]*) \| ([^|]+) \|$", text, re.M
-    )
-    assert rows == [
-        (
-            metric.name,
-            metric.kind,
-            metric.unit,
-            ", ".join(f"`{label}`" for label in metric.labels) or "-",
-            metric.text,
-        )
-        for metric in METRICS
-    ]

@@ -22,6 +22,7 @@ from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
+    ProducerIdentity,
     RecordMetadata,
     TopicPartition,
 )
@@ -164,6 +165,10 @@ class FakeProducer:
         cluster.enter("init_transactions")
         self.epoch = cluster.init(transactional_id)
         self.begun = False
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.transactional_id, 1, self.epoch)
 
     def _check(self) -> None:
         if self.cluster.epochs[self.transactional_id] != self.epoch:

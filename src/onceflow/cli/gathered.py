@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from onceflow.cli.base import Failure
-from onceflow.cli.served import Routes, Served
+from onceflow.cli.served import Served
+from onceflow.sdk.observe.answers import Routes
 
 ASKED_S: Final = 5.0
 """Longest wait for the answer of a worker."""

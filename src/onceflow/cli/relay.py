@@ -14,10 +14,11 @@ from onceflow.cli.base import Command, Failure
 from onceflow.cli.connect import Connection, connected
 from onceflow.cli.database import with_database
 from onceflow.cli.run import log_to_stderr
-from onceflow.cli.served import Routes, Served
+from onceflow.cli.served import Served
 from onceflow.processors.errors import ForcedShutdown
 from onceflow.processors.signals import EXIT_FORCED, ShutdownSignals
 from onceflow.sdk.errors import KafkaError
+from onceflow.sdk.observe.answers import Routes
 
 LIVE_S: Final = 300.0
 """Longest turn of the relay's loop: a batch waits for brokers and database at most so long."""
@@ -111,7 +112,7 @@ def relay(
     from onceflow.transactions.outbox import Outbox, OutboxRelay
     from onceflow.transactions.postgres_client import connected as connected_to
 
-    log_to_stderr(as_json, verbose)
+    log_to_stderr("info" if verbose else "warning", as_json=as_json)
     outbox = Outbox(table)
     if make_table:
         with connected_to(dsn, timeout_ms=10_000) as database:

@@ -24,7 +24,6 @@ import click
 
 from onceflow.cli.base import Command
 from onceflow.cli.connect import SLOT_VARIABLE, Connection, connected
-from onceflow.cli.json_logs import log_as_json
 from onceflow.cli.output import print_rows
 from onceflow.cli.run_on_spark import refuse_options
 from onceflow.processors.app import App
@@ -33,6 +32,7 @@ from onceflow.processors.replacing import Replacements
 from onceflow.processors.report import RunReport, TaskReport, merged
 from onceflow.processors.threads import WorkerThreads
 from onceflow.sdk.errors import ConfigError, KafkaError
+from onceflow.sdk.observe.json_logs import log_as_json
 
 if TYPE_CHECKING:
     from onceflow.cli.gathered import Workers
@@ -110,6 +110,12 @@ def _missing(wanted: str, missing: str) -> str:
     help="Serve /metrics for Prometheus there; may be the same.",
 )
 @click.option(
+    "--opentelemetry",
+    is_flag=True,
+    help="Export the same metrics through OpenTelemetry: by the provider that the program has, "
+    "else by OTLP as the OTEL_* variables say.",
+)
+@click.option(
     "--serve-on",
     metavar="ADDRESS",
     default="127.0.0.1",
@@ -153,7 +159,20 @@ def _missing(wanted: str, missing: str) -> str:
 @click.option(
     "--json", "as_json", is_flag=True, help="Start, topology, error and log as lines of JSON."
 )
-@click.option("--verbose", "-v", is_flag=True, help="Log what happens, on standard error.")
+@click.option("--verbose", "-v", is_flag=True, help="As --log-level info.")
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="warning",
+    show_default=True,
+    help="What to log, on standard error; debug has a line for each commit.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="Log lines as text, or as JSON with group, member, generation, producer and offsets; "
+    "JSON by default with --json.",
+)
 @click.option("--lifeline", type=int, hidden=True)
 @click.option("--member", is_flag=True, hidden=True)
 @connected
@@ -164,6 +183,7 @@ def run(
     slot: str | None,
     health_port: int | None,
     metrics_port: int | None,
+    opentelemetry: bool,
     serve_on: str,
     until_end: bool,
     workers: int,
@@ -175,6 +195,8 @@ def run(
     topology: bool,
     as_json: bool,
     verbose: bool,
+    log_level: str,
+    log_format: str | None,
     lifeline: int | None,
     member: bool,
 ) -> None:
@@ -200,7 +222,8 @@ def run(
     if threads and workers == 1:
         raise click.UsageError("--threads: there is one worker; give --workers 2 or more")
     refuse_options(engine, click.get_current_context().params)
-    log_to_stderr(as_json, verbose)
+    level = "info" if verbose and log_level != "debug" else log_level
+    log_to_stderr(level, as_json=log_format == "json" or (as_json and log_format is None))
     if reloads:
         if workers > 1:
             raise click.UsageError(f"--reload and --workers {workers}: it is for one worker")
@@ -217,7 +240,7 @@ def run(
     serving = Serving(serve_on, health_port, metrics_port)
     if workers > 1 and not threads:
         raise SystemExit(_run_processes(app, target, workers, serving, until_end, as_json))
-    _run_alone(app, target, workers, serving, until_end, lifeline, member, as_json)
+    _run_alone(app, target, workers, serving, until_end, lifeline, member, as_json, opentelemetry)
 
 
 def _run_alone(
@@ -229,6 +252,7 @@ def _run_alone(
     lifeline: int | None,
     member: bool,
     as_json: bool,
+    telemetry: bool,
 ) -> None:
     """Run the workers within this process.
 
@@ -243,7 +267,12 @@ def _run_alone(
             line = Lifeline(lifeline)
         told = line if member else None
         try:
-            report = _run_here(app, target, workers, serving, until_end, told, as_json, stack)
+            several = WorkerThreads(app, workers) if workers > 1 else None
+            if telemetry:
+                from onceflow.cli.worker_server import export_telemetry
+
+                stack.callback(export_telemetry([app] if several is None else several.apps))
+            report = _run_here(app, several, target, serving, until_end, told, as_json, stack)
         except KafkaError as error:
             _tell_failure(target, error, as_json)
             raise SystemExit(1) from error
@@ -267,18 +296,20 @@ def _configured(app: App, connection: Connection, state_dir: Path | None, slot: 
     return app
 
 
-def log_to_stderr(as_json: bool, verbose: bool) -> None:
-    """Log warnings, or more, as text or as lines of JSON.
+def log_to_stderr(level: str, *, as_json: bool) -> None:
+    """Log to standard error, as text or as lines of JSON.
 
     Args:
+        level: The lowest level that is written, by its name.
         as_json: Whether as JSON.
-        verbose: Whether what happens is told too.
     """
-    level = logging.INFO if verbose else logging.WARNING
+    number = logging.getLevelNamesMapping()[level.upper()]
+    others = max(number, logging.INFO)  # Libraries tell too much at debug.
     if as_json:
-        log_as_json(level)
+        log_as_json(others)
     else:
-        logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        logging.basicConfig(level=others, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("onceflow").setLevel(number)
 
 
 class Serving(NamedTuple):
@@ -327,8 +358,8 @@ class Serving(NamedTuple):
 
 def _run_here(
     app: App,
+    several: WorkerThreads | None,
     target: str,
-    workers: int,
     serving: Serving,
     until_end: bool,
     line: Lifeline | None,
@@ -336,9 +367,9 @@ def _run_here(
     stack: contextlib.ExitStack,
 ) -> RunReport:
     """Run the workers of this process: one in this thread, or several in threads."""
-    if workers > 1:
-        several = WorkerThreads(app, workers)
+    if several is not None:
         own = dict(enumerate(serving.inside().of(each, stack) for each in several.apps))
+        workers = len(several.apps)
         _tell_start(app, target, serving.gathered(lambda: own, stack), as_json, workers)
         return several.run(until_end=until_end)
     if line is None:

@@ -1,283 +1,28 @@
-"""Health and metrics of the worker that ``onceflow run`` runs, over HTTP.
+"""Health and metrics of the worker that ``onceflow run`` runs.
 
 ``/live`` fails when the worker's loop stands still, ``/ready`` until it is in its group and its
-state is restored, ``/metrics`` is for Prometheus. The table ``METRICS`` says which metrics there
-are. A request reads what the worker wrote last, and asks the brokers only for the ends of its
-inputs; it never waits for the worker.
+state is restored, ``/metrics`` is for Prometheus. With OpenTelemetry the same metrics are exported
+without a port.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from onceflow.cli.base import Failure
-from onceflow.cli.served import Routes, Served
-from onceflow.processors.figures import WorkerFigures
-from onceflow.sdk import Admin, AdminConfig
-from onceflow.sdk.errors import KafkaError
-from onceflow.sdk.model.partitions import IsolationLevel, TopicPartition
+from onceflow.cli.gathered import LABEL
+from onceflow.cli.served import Served
+from onceflow.cli.worker_metrics import METRICS, PREFIX, Measured, WorkerMetrics
+from onceflow.processors.figures import COMMIT_BOUNDS_S
+from onceflow.sdk.observe.answers import Answer, Routes
 
 if TYPE_CHECKING:
     from onceflow.processors.app import App
 
 logger: logging.Logger = logging.getLogger("onceflow.run")
-
-PREFIX: Final = "onceflow_worker_"
-ENDS_KEPT_S: Final = 5.0
-"""How long the ends of inputs are believed, so that scrapes cost the brokers little."""
-ENDS_LIMIT_MS: Final = 3_000
-
-Labels = tuple[str, ...]
-Values = dict[Labels, float]
-
-
-class Metric(NamedTuple):
-    """One metric.
-
-    Attributes:
-        name: Its name, behind ``PREFIX``.
-        kind: counter, gauge or histogram.
-        unit: What it counts.
-        labels: Names of its labels beside ``app``.
-        text: What it tells.
-        read: Its values by labels; for a histogram nothing.
-    """
-
-    name: str
-    kind: str
-    unit: str
-    labels: Labels
-    text: str
-    read: Callable[[Measured], Values]
-
-
-class Measured(NamedTuple):
-    """What the metrics are read from.
-
-    Attributes:
-        figures: The worker's; empty ones before it is made.
-        ends: Last stable offset by partition of its inputs, as far as brokers told.
-        wall_ms: Wall clock.
-    """
-
-    figures: WorkerFigures
-    ends: dict[TopicPartition, int]
-    wall_ms: int
-
-
-def _alone(value: float) -> Values:
-    return {(): value}
-
-
-def _by_topic(counts: dict[str, int]) -> Values:
-    return {(topic,): count for topic, count in list(counts.items())}
-
-
-def _tasks(measured: Measured) -> Values:
-    picture = measured.figures.picture
-    found: Values = dict.fromkeys([("opening",), ("restoring",), ("running",)], 0)
-    for task in picture.tasks if picture is not None else ():
-        found[(task.status.lower(),)] += 1
-    return found
-
-
-def _state(measured: Measured) -> Values:
-    picture = measured.figures.picture
-    tasks = picture.tasks if picture is not None else ()
-    return {(task.name,): task.state_bytes for task in tasks if task.state_bytes is not None}
-
-
-def _restoring(measured: Measured) -> Values:
-    picture = measured.figures.picture
-    left = picture.restoring if picture is not None else {}
-    return {(place.topic, str(place.partition)): offsets for place, offsets in left.items()}
-
-
-def _copies(measured: Measured) -> Values:
-    picture = measured.figures.picture
-    copies = picture.copies if picture is not None else {}
-    return {(task,): lag for task, lag in copies.items()}
-
-
-def _lag(measured: Measured) -> Values:
-    picture = measured.figures.picture
-    places = picture.places if picture is not None else {}
-    return {
-        (place.topic, str(place.partition)): max(0, measured.ends[place] - committed)
-        for place, committed in places.items()
-        if place in measured.ends
-    }
-
-
-def _lag_time(measured: Measured) -> Values:
-    latest_ms: dict[Labels, int] = {
-        (place.topic, str(place.partition)): at_ms
-        for place, at_ms in list(measured.figures.latest_ms.items())
-    }
-    return {
-        labels: 0 if not lag else max(0, measured.wall_ms - latest_ms[labels]) / 1000
-        for labels, lag in _lag(measured).items()
-        if not lag or labels in latest_ms
-    }
-
-
-def _aborted(measured: Measured) -> Values:
-    counts = measured.figures.aborted_units
-    return {(reason.name.lower(),): count for reason, count in list(counts.items())}
-
-
-def _ready(measured: Measured) -> Values:
-    picture = measured.figures.picture
-    return _alone(picture is not None and picture.is_ready)
-
-
-METRICS: Final = (
-    Metric("ready", "gauge", "0 or 1", (), "In its group, with all state restored.", _ready),
-    Metric("tasks", "gauge", "tasks", ("status",), "Tasks by status.", _tasks),
-    Metric(
-        "records_polled_total",
-        "counter",
-        "records",
-        ("topic",),
-        "Records taken from the input; those that come again after an abort count again.",
-        lambda measured: _by_topic(measured.figures.polled),
-    ),
-    Metric(
-        "records_committed_total",
-        "counter",
-        "records",
-        (),
-        "Records whose unit was committed.",
-        lambda measured: _alone(measured.figures.committed_records),
-    ),
-    Metric(
-        "output_records_total",
-        "counter",
-        "records",
-        ("topic",),
-        "Records written by committed units, changelogs and dead letters included.",
-        lambda measured: _by_topic(measured.figures.outputs),
-    ),
-    Metric(
-        "dead_letters_total",
-        "counter",
-        "records",
-        (),
-        "Dead letters of committed units.",
-        lambda measured: _alone(measured.figures.dead_letters),
-    ),
-    Metric(
-        "units_committed_total",
-        "counter",
-        "units",
-        (),
-        "Transactions that were committed.",
-        lambda measured: _alone(measured.figures.committed_units),
-    ),
-    Metric(
-        "units_aborted_total",
-        "counter",
-        "units",
-        ("reason",),
-        "Transactions that were aborted, by reason.",
-        _aborted,
-    ),
-    Metric(
-        "commit_seconds",
-        "histogram",
-        "seconds",
-        (),
-        "Time of a commit: outputs sent and acknowledged, transaction ended.",
-        lambda measured: {},
-    ),
-    Metric(
-        "restore_offsets_left",
-        "gauge",
-        "offsets",
-        ("topic", "partition"),
-        "Offsets of a changelog that are left to replay.",
-        _restoring,
-    ),
-    Metric(
-        "copy_lag_offsets",
-        "gauge",
-        "offsets",
-        ("task",),
-        "Offsets by which the copy of another worker's task is behind.",
-        _copies,
-    ),
-    Metric(
-        "state_bytes", "gauge", "bytes", ("task",), "Committed state of a task on disk.", _state
-    ),
-    Metric(
-        "lag_records",
-        "gauge",
-        "records",
-        ("topic", "partition"),
-        "Offsets between the last commit and the last stable offset.",
-        _lag,
-    ),
-    Metric(
-        "lag_seconds",
-        "gauge",
-        "seconds",
-        ("topic", "partition"),
-        "Age of the latest record that was taken; 0 where nothing is left.",
-        _lag_time,
-    ),
-)
-"""All metrics of a worker."""
-
-
-class Ends:
-    """The ends of a worker's inputs, asked for when somebody scrapes.
-
-    Args:
-        config: How to reach the brokers.
-        clock: Monotonic seconds.
-    """
-
-    def __init__(self, config: AdminConfig, clock: Callable[[], float] = time.monotonic) -> None:
-        self._config = config
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._admin: Admin | None = None
-        self._found: dict[TopicPartition, int] = {}
-        self._asked_s = -ENDS_KEPT_S
-
-    def of(self, places: list[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return last stable offsets; those that cannot be asked for are left out.
-
-        Args:
-            places: Partitions.
-        """
-        with self._lock:
-            known = self._clock() - self._asked_s < ENDS_KEPT_S
-            if places and not (known and self._found.keys() >= set(places)):
-                self._asked_s = self._clock()
-                try:
-                    if self._admin is None:
-                        self._admin = Admin(config=self._config)
-                    found = self._admin.list_offsets(
-                        dict.fromkeys(places, "latest"),
-                        isolation_level=IsolationLevel.READ_COMMITTED,
-                        timeout_ms=ENDS_LIMIT_MS,
-                    )
-                    self._found = {place: end.offset for place, end in found.items()}
-                except KafkaError as error:
-                    logger.warning("the lag is not known: %s", error)
-                    self._found = {}
-            return dict(self._found)
-
-    def close(self) -> None:
-        """Release the connections."""
-        with self._lock:
-            if self._admin is not None:
-                self._admin.close()
 
 
 class WorkerServer:
@@ -298,16 +43,16 @@ class WorkerServer:
     ) -> None:
         self._app = app
         self._live_s = app.settings.session_config("app", ["check"], "0").consumer
-        self._ends = Ends(app.settings.admin_config())
+        self._metrics = WorkerMetrics(app)
         metrics: Routes = {}
         if metrics_port is not None:
-            self._page = _page(app.name, self._measured)
-            metrics = {"/metrics": self._answer_metrics}
+            page = _page(self._metrics)
+            metrics = {"/metrics": lambda: (200, page())}
         health: Routes = {"/live": self._answer_live, "/ready": self._answer_ready}
         try:
             self._served = Served(host, health_port, health, metrics_port, metrics)
         except Failure:
-            self._ends.close()
+            self._metrics.close()
             raise
 
     @property
@@ -318,11 +63,11 @@ class WorkerServer:
     def close(self) -> None:
         """Answer no more."""
         self._served.close()
-        self._ends.close()
+        self._metrics.close()
 
     # --- answers
 
-    def _answer_live(self) -> tuple[int, bytes]:
+    def _answer_live(self) -> Answer:
         """Whether the worker's loop goes round; while it starts, it may take its time."""
         figures = self._app.figures
         picture = None if figures is None else figures.picture
@@ -333,7 +78,7 @@ class WorkerServer:
             return 503, f"the worker's loop has stood still for {age_s:.0f} s\n".encode()
         return 200, b"live\n"
 
-    def _answer_ready(self) -> tuple[int, bytes]:
+    def _answer_ready(self) -> Answer:
         """Whether the worker is in its group and its state is restored."""
         figures = self._app.figures
         picture = None if figures is None else figures.picture
@@ -344,24 +89,56 @@ class WorkerServer:
             return 503, f"restoring {', '.join(waiting)}\n".encode()
         return self._answer_live() if self._answer_live()[0] != 200 else (200, b"ready\n")
 
-    def _answer_metrics(self) -> tuple[int, bytes]:
-        return 200, self._page()
 
-    def _measured(self) -> Measured:
-        figures = self._app.figures or WorkerFigures()
-        places = list(figures.picture.places) if figures.picture is not None else []
-        return Measured(figures, self._ends.of(places), int(time.time() * 1000))
-
-
-def _page(app: str, measured: Callable[[], Measured]) -> Callable[[], bytes]:
+def _page(metrics: WorkerMetrics) -> Callable[[], bytes]:
     """What makes the page for Prometheus.
 
     Raises:
         Failure: Prometheus' library is not installed.
     """
     try:
-        from onceflow.cli.worker_prometheus import page
+        from onceflow.sdk.observe.table_prometheus import prometheus_page
     except ImportError as error:
-        step = "pip install 'onceflow[prometheus]'"
-        raise Failure(f"--metrics-port: {error}\nNext: {step}", 2) from error
-    return page(app, measured)
+        raise Failure(f"--metrics-port: {error}", 2) from error
+    return prometheus_page(PREFIX, METRICS, metrics.constant, metrics.measured)
+
+
+def export_telemetry(apps: Sequence[App]) -> Callable[[], None]:
+    """Export the metrics of an application's workers through OpenTelemetry.
+
+    Args:
+        apps: The application, once for each worker of this process.
+
+    Returns:
+        What exports for the last time and ends it.
+
+    Raises:
+        Failure: OpenTelemetry's libraries are not installed.
+    """
+    try:
+        from onceflow.sdk.observe.table_opentelemetry import TableInstruments, use_otlp
+
+        end = use_otlp(apps[0].name)
+    except ImportError as error:
+        raise Failure(f"--opentelemetry: {error}", 2) from error
+    all_metrics = [WorkerMetrics(app) for app in apps]
+    numbers = [{LABEL: str(n)} for n in range(len(apps))] if len(apps) > 1 else [{}]
+    made: TableInstruments[Measured] = TableInstruments(
+        PREFIX,
+        METRICS,
+        [
+            (metrics.constant | number, metrics.measured)
+            for metrics, number in zip(all_metrics, numbers, strict=True)
+        ],
+        {"commit_seconds": COMMIT_BOUNDS_S},
+    )
+    for app, record in zip(apps, made.record["commit_seconds"], strict=True):
+        app.all_figures.commit_takers.append(record)
+
+    def close() -> None:
+        if end is not None:
+            end()
+        for metrics in all_metrics:
+            metrics.close()
+
+    return close
