@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from onceflow.sdk.errors import ConfigError
-from onceflow.sdk.observe.answers import AnswerServer
 from onceflow.sdk.observe.tables import Labels, Metric, Values, alone
 
 if TYPE_CHECKING:
@@ -266,6 +265,8 @@ async def served(
     if serving is None or (port is None and not telemetry):
         yield None
         return
+    from onceflow.sdk.observe.answers import AnswerServer
+
     loop = asyncio.get_running_loop()
 
     async def take() -> Measured:

@@ -22,7 +22,7 @@ FIELDS: Final = (
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object for each log record: time, level, logger, message, facts, an error's trace."""
+    """One JSON object for each log record: time, level, logger, message, facts, error."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line.

@@ -369,6 +369,8 @@ OPTIONAL = {
     "sdk/event_loops.py": "uvloop",
     "sdk/model/columns.py": "arrow",
     "sdk/observe/prometheus.py": "prometheus",
+    "sdk/observe/table_opentelemetry.py": "opentelemetry",
+    "sdk/observe/table_prometheus.py": "prometheus",
     "sdk/observe/tracing.py": "opentelemetry",
     "sdk/schema_registry/avro/serde.py": "avro",
     "sdk/schema_registry/cache.py": "registry",

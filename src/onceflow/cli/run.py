@@ -16,7 +16,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -260,24 +260,34 @@ def _run_alone(
         SystemExit: One of them failed.
     """
     with contextlib.ExitStack() as stack:
-        line = None
-        if lifeline is not None:
-            from onceflow.cli.lifeline import Lifeline
-
-            line = Lifeline(lifeline)
-        told = line if member else None
+        told = _lifeline(lifeline, member)
         try:
             several = WorkerThreads(app, workers) if workers > 1 else None
             if telemetry:
-                from onceflow.cli.worker_server import export_telemetry
-
-                stack.callback(export_telemetry([app] if several is None else several.apps))
+                _export([app] if several is None else several.apps, stack)
             report = _run_here(app, several, target, serving, until_end, told, as_json, stack)
         except KafkaError as error:
             _tell_failure(target, error, as_json)
             raise SystemExit(1) from error
     if until_end and not member:
         _tell_report(report, as_json)
+
+
+def _lifeline(handle: int | None, member: bool) -> Lifeline | None:
+    """What ends this process with the one that started it; a member also tells it things."""
+    if handle is None:
+        return None
+    from onceflow.cli.lifeline import Lifeline
+
+    line = Lifeline(handle)
+    return line if member else None
+
+
+def _export(apps: Sequence[App], stack: contextlib.ExitStack) -> None:
+    """Export the metrics of the workers of this process through OpenTelemetry."""
+    from onceflow.cli.worker_server import export_telemetry
+
+    stack.callback(export_telemetry(apps))
 
 
 def _configured(app: App, connection: Connection, state_dir: Path | None, slot: str | None) -> App:

@@ -343,7 +343,7 @@ class AwaitedClients:
 class _Awaited:
     """Makes the blocking calls of a fake client awaitable."""
 
-    PLAIN = ("assignment", "group_metadata", "lag", "pause", "resume", "wakeup")
+    PLAIN = ("assignment", "group_metadata", "identity", "lag", "pause", "resume", "wakeup")
 
     def __init__(self, client: FakeProducer | TimedConsumer) -> None:
         self._client = client
