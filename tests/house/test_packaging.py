@@ -381,7 +381,6 @@ OPTIONAL = {
     "transactions/outbox/table.py": "postgres",
     "src/onceflow/cli/relay_prometheus.py": "prometheus",
     "src/onceflow/cli/run_on_spark.py": "spark",
-    "src/onceflow/cli/worker_prometheus.py": "prometheus",
     "transactions/postgres_client.py": "postgres",
     "transactions/sinks/http.py": "http",
     "transactions/sinks/parquet.py": "arrow",
