@@ -302,7 +302,7 @@ class Worker:
     async def _start(self, calls: Calls) -> None:
         """Check the topics and open the ledger.
 
-        Behind that, brokers that are away for a moment are waited for as later on.
+        It fails if no broker answers the first call; later it waits for brokers that are away.
         """
         self._admin = await calls(_made(self._services.admin))
         while not self._stopping:

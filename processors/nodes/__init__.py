@@ -1,1 +1,1 @@
-"""Nodes at work: what is done for each record."""
+"""Work nodes, which process records."""

@@ -1,4 +1,4 @@
-"""Values of many records as Arrow data, and Arrow data as values.
+"""Converts values of many records to Arrow data, and Arrow results to values.
 
 pyarrow is imported here only, at the first use.
 """
@@ -22,7 +22,7 @@ _one_value = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def to_array(values: Sequence[bytes | None]) -> pa.Array:
-    """Values as they are, as binary data."""
+    """Return values as an array of binary data."""
     import pyarrow as pa
 
     return pa.array(values, pa.binary())
@@ -31,16 +31,16 @@ def to_array(values: Sequence[bytes | None]) -> pa.Array:
 def to_record_batch(
     values: Sequence[bytes | None], format: Format, schema: object, what: str
 ) -> pa.RecordBatch:
-    """Objects as columns.
+    """Return objects as columns.
 
     Args:
-        values: One object each.
-        format: Their layout.
+        values: Encoded objects, one for each record.
+        format: Their format.
         schema: Arrow schema; None infers one from these values.
         what: Name of the function, for messages.
 
     Raises:
-        DeserializationError: One is no object, or does not fit the schema.
+        DeserializationError: A value is not an object, or does not fit the schema.
     """
     import pyarrow as pa
 
@@ -66,7 +66,7 @@ def _from_json(values: Sequence[bytes], schema: pa.Schema | None) -> pa.RecordBa
     import pyarrow as pa
     from pyarrow import json
 
-    # Two objects in one record and none in another would put every value between one row off.
+    # Two objects in one record and none in another would shift the values between them by a row.
     for value in values:
         _one_value(value)
     data = b"\n".join(values)
@@ -75,7 +75,7 @@ def _from_json(values: Sequence[bytes], schema: pa.Schema | None) -> pa.RecordBa
         newlines_in_values=True,
         unexpected_field_behavior="infer" if schema is None else "ignore",
     )
-    # In one block: the types of a later one would have to fit those of the first.
+    # One block: the types of a later block would have to match those of the first.
     reading = json.ReadOptions(use_threads=False, block_size=len(data) + 1)
     table = json.read_json(io.BytesIO(data), reading, options)
     if table.num_rows != len(values):
@@ -85,6 +85,6 @@ def _from_json(values: Sequence[bytes], schema: pa.Schema | None) -> pa.RecordBa
 
 
 def to_rows(result: object) -> list[object] | None:
-    """What a function gave as Arrow data, as one object for each record; None for anything else."""
+    """Return an Arrow result as one object for each record; None for any other result."""
     found = getattr(result, "to_pylist", None)
     return None if found is None else cast("list[object]", found())

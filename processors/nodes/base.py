@@ -1,8 +1,9 @@
-"""What a task asks of a node at work, and what a node is given.
+"""``WorkNode``, the interface of nodes that process records, and what they are made with.
 
-A node at work belongs to a worker and serves all tasks of its sub-topology; what differs by task is
-in the frame and in the task's stores. Windows, joins, batches, tables and re-keying are further
-implementations: ``call`` for what takes one item, ``run_slice`` where whole runs can be taken.
+A work node belongs to a worker and serves all tasks of its sub-topology; the frame and the task's
+stores hold what differs between tasks. ``call`` processes one item; ``run_slice`` processes a run
+of records, if the node supports that. Functions, windows, joins, batches, tables and re-keying
+implement it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ Stores = Mapping[str, Store]
 
 
 class WorkNode(Protocol):
-    """A node at work."""
+    """A node that processes records."""
 
     @property
     def name(self) -> str:
@@ -35,21 +36,21 @@ class WorkNode(Protocol):
 
     @property
     def is_async(self) -> bool:
-        """Whether ``call_async`` has to be awaited in place of ``call``."""
+        """Whether to await ``call_async`` in place of ``call``."""
 
     @property
     def failures(self) -> Failures:
-        """What is done about an item that it fails on."""
+        """Its failure policy at run time."""
 
     @property
     def takes_slices(self) -> bool:
         """Whether ``run_slice`` may be used where it is the only node of its topic."""
 
     def call(self, frame: Frame, stores: Stores) -> None:
-        """Process the frame's item: fill the frame, or raise. The caller keeps or drops it."""
+        """Process the frame's item and fill the frame; the caller keeps or drops it."""
 
     async def call_async(self, frame: Frame, stores: Stores) -> None:
-        """As ``call``, for a node that awaits."""
+        """Do as ``call``, for a node that awaits."""
 
     def run_slice(
         self,
@@ -63,7 +64,7 @@ class WorkNode(Protocol):
         unit is due.
 
         Returns:
-            Index behind the last record that succeeded, and what the next one raised.
+            Index after the last successful record, and the error of the next one, or None.
         """
 
 
@@ -71,23 +72,23 @@ class TimedNode(WorkNode, Protocol):
     """A node with rows that fall due: windows, join buffers, timers."""
 
     def waits_ms(self, stores: Stores) -> int | None:
-        """Milliseconds until a row is due: 0 for now, None for none in sight."""
+        """Return the milliseconds until a row is due: 0 for now, None if none will be."""
 
     def next_due(self, stores: Stores, partition: int) -> Due | None:
-        """The row that is due; ``call`` gets it as its item."""
+        """Return a due row, which ``call`` gets as its item; None if no row is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the nodes of a worker work with.
+    """The objects of a worker that its nodes use.
 
     Attributes:
-        lanes: Take the outputs of the unit.
+        lanes: Collect the outputs of the unit.
         clock: Monotonic seconds.
         wall_ms: Wall clock in milliseconds.
         record_bytes_max: Largest key and value of an output together.
-        max_future_ms: How far an event time may be ahead of the wall clock; None for any.
-        resources: What startup functions gave.
+        max_future_ms: How far an event time may be ahead of the wall clock; None for no limit.
+        resources: The results of startup functions.
         global_rows: The rows of global tables.
     """
 
@@ -102,14 +103,14 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The nodes of a sub-topology at work, for all of its tasks.
+    """The work nodes of a sub-topology, for all of its tasks.
 
     Attributes:
         roots: By input topic: the nodes that take its records, in order of declaration.
         children: By name of a node: the nodes that take its results.
-        timed: Those with rows that fall due.
-        times: By topic: event time of its records, where that is not their timestamp.
-        bounds: By name of each node that awaits: how many of its calls may overlap in a task.
+        timed: The nodes with rows that fall due.
+        times: By topic: returns the event time of a record, if it is not the timestamp.
+        bounds: By name of an async node: how many of its calls may overlap in a task.
     """
 
     roots: Mapping[str, tuple[WorkNode, ...]]
@@ -127,7 +128,7 @@ class Program:
 
     @property
     def calls_max(self) -> int:
-        """How many records of a task may be worked on at once."""
+        """How many records of a task may be processed at once."""
         return max(self.bounds.values(), default=1)
 
     @property
@@ -137,6 +138,6 @@ class Program:
             yield from taking
 
     def slices(self, topic: str) -> WorkNode | None:
-        """The node that takes whole slices of a topic, if it is alone there and can."""
+        """Return the only node of a topic, if it takes slices; else None."""
         roots = self.roots[topic]
         return roots[0] if len(roots) == 1 and roots[0].takes_slices else None

@@ -1,8 +1,7 @@
-"""A function over many records at work: one call for a run of records, all of it or nothing.
+"""Runs functions over many records (``batch=``): one call for a run of records, all or nothing.
 
-A run whose call fails is halved until the record to blame stands alone; that one follows the
-policy, and the others are processed. A function may thus be called again with records that it was
-given before, as after every abort.
+A run whose call fails is halved until the record at fault is alone; the policy applies to that one,
+and the others are processed. So the function may get records again, as after each abort.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ Fill = Callable[[Sequence[ConsumerRecord]], object]
 
 
 class BatchWork:
-    """One batch function at work.
+    """Runs one batch function.
 
     Args:
         node: The function.
-        around: What it works with.
+        around: Objects of the worker that it uses.
     """
 
     is_async = False
@@ -95,7 +94,7 @@ class BatchWork:
     def _run(
         self, records: Sequence[ConsumerRecord], start: int, stop: int, stores: Stores
     ) -> tuple[int, Exception | None]:
-        """Process a run; one that fails is halved. Returns as ``run_slice``."""
+        """Process a run, and halve it if it fails; return as ``run_slice``."""
         try:
             self._take(records[start:stop], stores)
         except ProcessingError:
@@ -111,7 +110,7 @@ class BatchWork:
         return stop, None
 
     def _take(self, records: Sequence[ConsumerRecord], stores: Stores) -> None:
-        """Make one call, and let what it gave reach the unit when all of it is encoded."""
+        """Make one call, and put its results into the unit when all of them are encoded."""
         rows = self._rows(records, stores)
         if rows is None or self._results.put_all(records, rows):
             return
@@ -124,7 +123,7 @@ class BatchWork:
     def _arguments(
         self, records: Sequence[ConsumerRecord], stores: Stores, frame: Frame | None
     ) -> list[object]:
-        """What the parameters get; rows of tables are looked up for each record."""
+        """Return the arguments; rows of tables are looked up for each record."""
         filled = [fill(records) for fill in self._fills]
         if self._finds:
             frames = [Frame(record, record) for record in records] if frame is None else [frame]
@@ -137,7 +136,7 @@ class BatchWork:
     def _rows(
         self, records: Sequence[ConsumerRecord], stores: Stores, frame: Frame | None = None
     ) -> Sequence[object] | None:
-        """What the function gives for each record; None for no output at all."""
+        """Call the function; return its result for each record, or None for no output at all."""
         result = self._function(*self._arguments(records, stores, frame))
         if result is None:
             return None
@@ -146,7 +145,8 @@ class BatchWork:
             rows = list(result) if isinstance(result, list | tuple | Iterator) else [result]
         if len(rows) != len(records):
             first = records[0]
-            # As a failure of single records, a function that adds up would pass in silence.
+            # This must not count as a failure of records: halves down to one record would pass, and
+            # a function that aggregates would give wrong results without an error.
             raise ProcessingError(
                 f"{self.name} gave {len(rows)} results for {len(records)} records from "
                 f"{first.topic}-{first.partition}@{first.offset} on; a batch function gives one "
@@ -160,7 +160,7 @@ class BatchWork:
 
 
 def _fill(part: Part, format: Format, name: str) -> Fill:
-    """What fills one parameter."""
+    """Make the function that fills one parameter."""
     if part.field is Field.HEADERS:
         return lambda records: [record.headers for record in records]
     is_key = part.field is Field.KEY

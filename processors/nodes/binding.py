@@ -1,4 +1,4 @@
-"""How the parameters of a function are filled for one call."""
+"""Fills the parameters of a function for one call."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ Binder = Callable[[Frame, "Stores"], object]
 def make_binder(
     node: FunctionNode, argument: Argument, around: Surroundings, *, decoded: bool
 ) -> Binder:
-    """What fills one parameter.
+    """Make the function that fills one parameter.
 
     Args:
         node: The function.
         argument: Its parameter.
-        around: What the node works with.
-        decoded: Whether items come from another function, as objects, and not from a topic.
+        around: Objects of the worker that it uses.
+        decoded: Whether items are objects from another function, and not bytes from a topic.
     """
     kind = argument.kind
     if kind is ArgumentKind.VALUE:

@@ -11,7 +11,7 @@ from onceflow.sdk.errors import RecordTooLargeError
 
 
 class Emitter:
-    """Where the results of a node go.
+    """Puts the results of one node into frames.
 
     Args:
         name: The node, for messages.
@@ -48,7 +48,7 @@ class Emitter:
         """Put a result into a frame; None is no result.
 
         Raises:
-            RecordTooLargeError: It is larger than the producer takes.
+            RecordTooLargeError: The producer would refuse it for its size.
         """
         if value is None:
             return
@@ -65,7 +65,7 @@ class Emitter:
         """Put a change of a table into a frame; None deletes the key.
 
         Raises:
-            RecordTooLargeError: It is larger than the producer takes.
+            RecordTooLargeError: The producer would refuse it for its size.
         """
         if value is not None:
             self.give(frame, value, key, timestamp_ms)
@@ -74,7 +74,7 @@ class Emitter:
 
 
 def check_size(name: str, data: bytes | None, key: bytes | None, limit: int) -> None:
-    """Refuse an output that the producer would refuse.
+    """Refuse an output that the producer would refuse for its size.
 
     Raises:
         RecordTooLargeError: It is larger than the limit.

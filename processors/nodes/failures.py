@@ -1,6 +1,6 @@
-"""Decides what becomes of a record that a node failed on, by its declared policy.
+"""Applies the declared policy of a node to a record that failed.
 
-It waits for nothing and tries nothing: the task does, without holding up other tasks.
+This module never waits and makes no attempts: the task does, without holding up other tasks.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Park = Callable[[Frame, Mapping[str, Store], Item, int, int], bool | None]
 
 _TOO_LARGE = (MessageTooLargeError, RecordTooLargeError)
 _NEVER_RETRIED = (DeserializationError, StateKeyError, EventTimeError, DeclarationError)
-"""The same bytes give the same error."""
+"""Errors that the same record would get again."""
 
 
 class Failures:
-    """The policy of one node at work.
+    """The policy of one node, with its counts.
 
     Args:
         name: Name of the node.
@@ -93,12 +93,12 @@ class Failures:
         self.meter.good(partition, count)
 
     def retry_delay_ms(self, record: ConsumerRecord, error: Exception, attempt: int) -> int | None:
-        """How long to wait before the next attempt; None when there is none.
+        """Return the wait before the next attempt; None if there is none.
 
         Args:
             record: The record that failed.
-            error: What the attempt raised.
-            attempt: Which one it was, 1 for the first.
+            error: The error of the attempt.
+            attempt: Number of the attempt, 1 for the first.
         """
         self.tally.failed += 1
         retries = self._policy.retries
@@ -121,7 +121,7 @@ class Failures:
         return retries.delay_ms(attempt)
 
     def give_up(self, record: ConsumerRecord, error: Exception, attempts: int) -> Encoded | None:
-        """Follow the policy for a record that failed for good.
+        """Apply the policy to a record after its last attempt.
 
         Returns:
             The dead letter; None when the record is skipped.

@@ -1,8 +1,8 @@
-"""A function at work: it is called for one item, all of it or nothing.
+"""Runs functions: one call for one item, all or nothing.
 
-Arguments are bound, the function is called, and what it gave is encoded before anything is kept.
-Where a function is the only one of its task it takes whole
-slices of records, straight into the unit.
+A call fills the parameters, calls the function, and encodes its results before it keeps any of
+them. A function that is the only one of its topic may take whole slices of records straight into
+the unit.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 
 class FunctionWork:
-    """One function at work.
+    """Runs one function.
 
     Args:
         node: The function.
-        around: What it works with.
+        around: Objects of the worker that it uses.
         feeds: Whether other functions take its results.
     """
 
@@ -74,13 +74,13 @@ class FunctionWork:
     # One call ------------------------------------------------------------------------------
 
     def call(self, frame: Frame, stores: Stores) -> None:
-        """Process an item with a blocking function; raises what the function raises."""
+        """Process an item with a blocking function; its errors pass through."""
         if self._wants_context:
             frame.context = Context(frame.record, frame.attempt, self.name)
         self._results.put(frame, self._invoke(frame, stores))
 
     async def call_async(self, frame: Frame, stores: Stores) -> None:
-        """Process an item with any function; raises what the function raises."""
+        """Process an item with any function; its errors pass through."""
         if self._wants_context:
             frame.context = Context(frame.record, frame.attempt, self.name)
         try:
@@ -94,7 +94,7 @@ class FunctionWork:
             worker = asyncio.current_task()
             if worker is None or worker.cancelling():
                 raise
-            # As an exception of the handler it follows the policy, like any other.
+            # The policy applies to it, as to other errors of the handler.
             raise HandlerCancelledError(
                 f"{self.name}: something cancelled what the handler awaited; catch "
                 "asyncio.CancelledError there"
@@ -110,11 +110,11 @@ class FunctionWork:
 
     @property
     def takes_slices(self) -> bool:
-        """Whether whole slices can be taken."""
+        """Whether ``run_slice`` may be used."""
         return self._slices is not None
 
     def _slice_form(self) -> _SliceForm | None:
-        """How slices are taken: for a function of the value, or of the value and one state."""
+        """Return how slices are taken, if the function takes only a value, or value and state."""
         arguments = self.node.signature.arguments
         if self._named or self._wants_context:
             return None
@@ -228,13 +228,13 @@ class FunctionWork:
 
 
 class _SliceForm:
-    """How a function takes slices.
+    """How ``run_slice`` calls a function.
 
     Args:
         decode: Decoder of values.
         state: Its state, or None.
         state_first: Whether the state is its first parameter.
-        initial: Value of keys that have none.
+        initial: Value of keys without one.
     """
 
     __slots__ = ("decode", "initial", "state", "state_first")

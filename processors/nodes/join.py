@@ -1,8 +1,8 @@
-"""Joins at work: of two streams within a time, and of two tables.
+"""Runs joins: of two streams within a time, and of two tables.
 
-The records of each stream wait in a buffer for partners of the other one. Whether a record can
-still find a partner is decided by stream time alone. A result without a partner is given when that
-is over, and not before: no result is ever taken back.
+The records of each stream wait in a buffer for partners of the other stream. Only stream time
+decides whether a record can still find a partner. A result without a partner is given when that
+time is over, and not before, so no result is ever taken back.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ Kept = tuple[bool, "bytes | None"]
 
 
 class JoinWork(PlainWork):
-    """One join of two streams at work.
+    """Runs one join of two streams.
 
     Args:
         node: The join.
-        around: What it works with.
+        around: Objects of the worker that it uses.
         feeds: Whether other nodes take its results.
     """
 
@@ -68,17 +68,17 @@ class JoinWork(PlainWork):
 
     @property
     def ordered(self) -> tuple[str, ...]:
-        """Topics whose records are to be taken by a time in their values."""
+        """Topics whose records are ordered by a time in their values."""
         left, right = self._node.topics
         if self._node.timing.time_of is None or left is None or right is None:
             return ()
         return left, right
 
     def side(self, parent: str) -> JoinSide:
-        """The join as the node that takes the records of one side.
+        """Return the work node that takes the records of one side.
 
         Args:
-            parent: Name of the node that gives them.
+            parent: Name of the node whose results they are.
         """
         return JoinSide(self, LEFT if parent == self._node.sides[0] else RIGHT)
 
@@ -86,7 +86,7 @@ class JoinWork(PlainWork):
         return self._node.topics[0 if side == LEFT else 1]
 
     def time_of(self, record: ConsumerRecord) -> int:
-        """Event time of a record, to take both sides in order; its failure shows in its call."""
+        """Return the event time of a record, to order both sides; errors are left to its call."""
         side = LEFT if record.topic == self._node.topics[0] else RIGHT
         try:
             value = self._decode[side](record.value)
@@ -97,11 +97,11 @@ class JoinWork(PlainWork):
     # One call ------------------------------------------------------------------------------
 
     def call(self, frame: Frame, stores: Stores) -> None:
-        """Give up a record for which no partner can come any more."""
+        """Remove a record for which no partner can come any more."""
         self._give_up(frame, cast(TimedStore, stores[self._state]), cast(Due, frame.item))
 
     def take(self, frame: Frame, stores: Stores, side: bytes) -> None:
-        """Join a record of one side with what waits for it."""
+        """Join a record of one side with the waiting records of the other one."""
         store = cast(TimedStore, stores[self._state])
         item = frame.item
         key = check_own_key(self.name, "buffer", frame)
@@ -130,7 +130,7 @@ class JoinWork(PlainWork):
         time_ms: int,
         now_ms: int,
     ) -> bool:
-        """Give a result for each partner. Returns whether there was one."""
+        """Give a result for each partner; return whether there was one."""
         other = RIGHT if side == LEFT else LEFT
         prefix, within_ms = ROW + other + close(key), self._node.within_ms
         start = prefix + pack_int(max(0, time_ms - within_ms))
@@ -151,7 +151,7 @@ class JoinWork(PlainWork):
         return found
 
     def _give_up(self, frame: Frame, store: TimedStore, due: Due) -> None:
-        """No partner can come any more: forget the record, with a result if it is to have one."""
+        """Delete a record from the buffer, and give its result without a partner, if it has one."""
         rows = frame.rows(store)
         stored = rows.get(due.row)
         assert stored is not None
@@ -167,13 +167,13 @@ class JoinWork(PlainWork):
     # What is due ---------------------------------------------------------------------------
 
     def waits_ms(self, stores: Stores) -> int | None:
-        """Milliseconds until a record is given up: 0 for now, None for none in sight."""
+        """Return the milliseconds until a record is due: 0 for now, None if none will be."""
         store = cast(TimedStore, stores[self._state])
         first_ms = store.first_due_ms(BY_STREAM)
         return None if first_ms is None else self._clock.waits_ms(store, first_ms)
 
     def next_due(self, stores: Stores, partition: int) -> Due | None:
-        """The record that is given up next."""
+        """Return the next due record of the buffer."""
         store = cast(TimedStore, stores[self._state])
         now_ms = self._clock.now_ms(store)
         row = store.next_due(BY_STREAM, now_ms)
@@ -191,17 +191,17 @@ class JoinWork(PlainWork):
 
 
 def _next_number(rows: Rows, place: bytes) -> int:
-    """A number for a result of a function: one record may give several of one key and time."""
+    """Return a number for a function's result: a record may give several of one key and time."""
     last = next(rows.range(place, after(place), reverse=True), None)
     return 0 if last is None else unpack_int(last[0][-8:]) + 1
 
 
 class JoinSide:
-    """One side of a join, as the node that takes its records.
+    """The work node that takes the records of one side of a join.
 
     Args:
         join: The join.
-        side: Which side.
+        side: ``LEFT`` or ``RIGHT``.
     """
 
     is_async = False
@@ -218,7 +218,7 @@ class JoinSide:
         self._join.take(frame, stores, self._side)
 
     async def call_async(self, frame: Frame, stores: Stores) -> None:
-        """As ``call``; nothing is awaited."""
+        """Do as ``call``; nothing is awaited."""
         self.call(frame, stores)
 
     def run_slice(
@@ -229,16 +229,16 @@ class JoinSide:
         stores: Stores,
         unit: Unit,
     ) -> tuple[int, Exception | None]:
-        """Slices are not taken."""
+        """Not supported."""
         raise NotImplementedError
 
 
 class TableJoinWork(PlainWork):
-    """One join of two tables at work: a result for each change of either.
+    """Runs one join of two tables: a result for each change of either.
 
     Args:
         node: The join.
-        around: What it works with.
+        around: Objects of the worker that it uses.
         feeds: Whether other nodes take its results.
     """
 
@@ -248,7 +248,7 @@ class TableJoinWork(PlainWork):
         self._call = caller(node.function, node.arguments, node, f"key of {node.name}")
 
     def call(self, frame: Frame, stores: Stores) -> None:
-        """Give the new row of a key, or delete it."""
+        """Give the new result of a key, or delete it."""
         change = frame.item
         assert isinstance(change, Change)
         key = check_own_key(self.name, "table", frame)
@@ -277,7 +277,7 @@ def caller(
     node: JoinNode | TableJoinNode,
     what: str,
 ) -> Callable[[object, object, bytes], object]:
-    """Calls a join's function with both values, and the key where it wants it."""
+    """Return a function that calls the join's function with both values, and the key if taken."""
     keyed = next((a for a in arguments if a.kind is ArgumentKind.KEY), None)
     if keyed is None:
         return lambda left, right, key: function(left, right)

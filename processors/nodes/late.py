@@ -1,4 +1,4 @@
-"""Records that come too late: to a topic in the same transaction, or dropped with a warning."""
+"""Late records: writes them to a topic in the same transaction, or drops them with a warning."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from onceflow.processors.policies import ThrottledWarnings
 
 
 class LateRecords:
-    """What becomes of the late records of one node.
+    """Handles the late records of one node.
 
     Args:
         name: The node.
         topic: Where they go (``late=``); None drops them.
-        around: What the node works with.
+        around: Objects of the worker that it uses.
         emitter: Encodes values.
-        logger: Where dropped ones are told.
+        logger: Logs dropped records.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class LateRecords:
         self._warnings = ThrottledWarnings(logger.warning, around.clock)
 
     def give(self, frame: Frame, time_ms: int, now_ms: int) -> None:
-        """Write the record of a frame to the topic, or tell that it is dropped.
+        """Write the record of a frame to the topic, or log that it is dropped.
 
         Args:
-            frame: The call.
-            time_ms: Its event time.
+            frame: The frame of the call.
+            time_ms: Event time of the record.
             now_ms: Stream time.
         """
         item, record = frame.item, frame.record

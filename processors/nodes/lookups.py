@@ -1,4 +1,4 @@
-"""How parameters get rows of tables: by the key of the record, or of global tables by any key."""
+"""Finds rows of tables for parameters: by the record's key, or in global tables by any key."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from onceflow.processors.nodes.base import Stores, Surroundings
 
 Find: TypeAlias = "Callable[[Frame, Stores, object], object]"
-"""Gives a row, or None: of a frame with the record's key, the task's stores, and the value."""
+"""Returns a row, or None, for a frame with the record's key, the task's stores, and the value."""
 
 
 def make_lookup(called: str, argument: Argument, around: Surroundings) -> Find:
-    """What finds the row for one parameter.
+    """Make the function that finds the row for one parameter.
 
     Args:
         called: Name of the function.
         argument: Its parameter.
-        around: What the node works with.
+        around: Objects of the worker that it uses.
     """
     table = table_of(argument.annotation)
     assert table is not None
@@ -36,7 +36,7 @@ def make_lookup(called: str, argument: Argument, around: Surroundings) -> Find:
 
     def find(frame: Frame, stores: Stores, value: object) -> object:
         if frame.item.key is None:
-            return None  # Nothing is kept under no key.
+            return None  # A table has no row without a key.
         store = cast(ValueStore, stores[state])
         kept = frame.values(store).load(check_own_key(called, argument.name, frame))
         return None if kept is ABSENT else store.codec.open(kept)
@@ -45,7 +45,7 @@ def make_lookup(called: str, argument: Argument, around: Surroundings) -> Find:
 
 
 def _of_all(argument: Argument, table: AnyGlobalTable, around: Surroundings) -> Find:
-    """Any key will do: every worker has all rows."""
+    """Look up a global table, of which every worker has all rows, by any key."""
     rows, encode = around.global_rows, encoder_for(table.format)
     lookup = lookup_of(argument.annotation)
     if lookup is None:

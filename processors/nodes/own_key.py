@@ -1,4 +1,4 @@
-"""Refuses state of a key that may belong to another task."""
+"""Refuses access to state of a key that may belong to another task."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from onceflow.processors.frame import Frame
 
 
 def check_own_key(node: str, state: str, frame: Frame) -> bytes:
-    """The key of a frame's item, for whose state this task is the right one.
+    """Return the key of a frame's item, if its state belongs to this task.
 
     Raises:
-        StateKeyError: There is none, or it is not that of the record.
+        StateKeyError: The item has no key, or another one than the record.
     """
     key = frame.item.key
     if type(key) is not bytes or key != frame.record.key:
@@ -19,7 +19,7 @@ def check_own_key(node: str, state: str, frame: Frame) -> bytes:
 
 
 def without_key(node: str, state: str | None) -> StateKeyError:
-    """The error of a record without a key."""
+    """Return the error for a record without a key."""
     return StateKeyError(f"{node} keeps state {state!r} by key, but the record has no key")
 
 

@@ -1,9 +1,9 @@
-"""Retries that hold up their key alone: a record that failed is parked, with what follows it.
+"""Parks a failed record until its retry, with later records of its key (``park=``).
 
-Parked records are rows of the function's state: they are in the changelog, in the transaction of
-the offset that moves past them, and go with their partition. The first one of a key is tried again
-when the wall clock shows it; those behind it become due one after the other, so a key keeps its
-order. Other keys go on.
+Parked records are rows of the function's state: they are written to the changelog in the
+transaction of the offset that moves past them, and move with their partition. The first one of a
+key is tried again when it is due by the wall clock. The next one becomes due when the first is
+done, so a key keeps its order. Other keys go on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from onceflow.processors.state.timed import BY_WALL, MARK, ROW, TimedStore
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 NEVER_MS: Final = 2**63 - 1
-"""When records behind the first one of their key are due: once they are the first."""
+"""Due time of records that are not the first of their key."""
 
 _MARK_CODEC: Final = ValueCodec(tuple[int, int], "records that are parked")
 
@@ -50,7 +50,7 @@ class _ParkedRows:
         self._prefix = ROW + BY_WALL + close(key)
 
     def count(self) -> tuple[int, int]:
-        """How many there are, and the number of the next one."""
+        """Return how many there are, and the number of the next one."""
         data = self._rows.get(self._mark)
         if data is None:
             return 0, 0
@@ -63,7 +63,7 @@ class _ParkedRows:
         )
 
     def add(self, record: ParkedRecord, due_ms: int) -> None:
-        """Park a record behind the others."""
+        """Park a record after the others."""
         count, number = self.count()
         self.put(number, record, due_ms)
         self._set_count(count + 1, number + 1)
@@ -73,7 +73,7 @@ class _ParkedRows:
         self._rows.put(row, self._codec.encode(row, self._codec.keep(record)))
 
     def first(self) -> bytes | None:
-        """The row of the first one."""
+        """Return the row of the first one, or None."""
         found = next(self._rows.range(self._prefix, after(self._prefix)), None)
         return None if found is None else found[0]
 
@@ -83,12 +83,12 @@ class _ParkedRows:
         return cast(ParkedRecord, self._codec.decode(row, data))
 
     def again(self, row: bytes, record: ParkedRecord, due_ms: int) -> None:
-        """The record of a row failed again."""
+        """Store a record with its next due time, after it failed again."""
         self._rows.put(row, None)
         self.put(unpack_int(row[-16:-8]), record, due_ms)
 
     def remove(self, row: bytes, now_ms: int) -> None:
-        """The record of a row is dealt with: the next one of its key is due."""
+        """Delete a record that is done, and make the next one of its key due."""
         self._rows.put(row, None)
         count, number = self.count()
         self._set_count(count - 1, number)
@@ -118,16 +118,16 @@ class ParkedDue(Due):
         self._wall_ms = wall_ms
 
     def forget(self, frame: Frame) -> None:
-        """The record is dealt with."""
+        """Delete the record, as it is done."""
         _ParkedRows(frame.rows(self._store), self._codec, self.key).remove(self.row, self._wall_ms)
 
 
 class ParkingWork(FunctionWork):
-    """A function whose failing records are parked.
+    """Runs one function whose failed records are parked.
 
     Args:
         node: The function.
-        around: What it works with.
+        around: Objects of the worker that it uses.
         feeds: Whether other functions take its results.
         parking: The bounds.
     """
@@ -152,16 +152,16 @@ class ParkingWork(FunctionWork):
             super().call(frame, stores)
 
     async def call_async(self, frame: Frame, stores: Stores) -> None:
-        """As ``call``, for any function."""
+        """Do as ``call``, for any function."""
         if not self._is_behind(frame, stores):
             self._take_parked(frame)
             await super().call_async(frame, stores)
 
     def _is_behind(self, frame: Frame, stores: Stores) -> bool:
-        """Park a record whose key has parked ones.
+        """Park a record if earlier ones of its key are parked; return whether.
 
         Raises:
-            ParkingFullError: There are too many; the partition waits for them.
+            ParkingFullError: Too many are parked; the partition waits for them.
         """
         item, store = frame.item, cast(TimedStore, stores[self._state])
         key = item.key
@@ -195,22 +195,22 @@ class ParkingWork(FunctionWork):
     def park(
         self, frame: Frame, stores: Stores, item: Item, attempt: int, delay_ms: int
     ) -> bool | None:
-        """A call failed and is to be repeated: park its record.
+        """Park the record of a failed call until its next attempt.
 
         Args:
             frame: The frame of the record.
             stores: The stores of the task.
-            item: What the call was about.
-            attempt: Which attempt it was.
-            delay_ms: When the next one is due.
+            item: The input of the call.
+            attempt: Number of the attempt.
+            delay_ms: Wait before the next one.
 
         Returns:
-            Whether it is parked; None when it was parked for so long that it is given up.
+            Whether it is parked; None if it was parked for ``age_max_ms`` and gets no attempt.
         """
         store = cast(TimedStore, stores[self._state])
         now_ms, key = self._wall_ms(), item.key
         if type(key) is not bytes:
-            return False  # There is no order to keep, and nothing to keep it by: it waits.
+            return False  # Without a key it cannot be parked, and waits in its place.
         parked = _ParkedRows(frame.rows(store), store.codec, key)
         if isinstance(item, ParkedDue):
             if now_ms - item.parked.parked_ms >= self._limits.age_max_ms:
@@ -237,19 +237,19 @@ class ParkingWork(FunctionWork):
         )
 
     def _fits(self, record: ParkedRecord, key: bytes) -> bool:
-        """Whether the changelog takes it."""
+        """Whether the record fits into a changelog record."""
         size = sum(len(name) + len(value or b"") + 16 for name, value in record.headers)
         return len(record.value or b"") + len(key) + size + 256 <= self._bytes_max
 
     # What is due ---------------------------------------------------------------------------
 
     def waits_ms(self, stores: Stores) -> int | None:
-        """Milliseconds until a parked record is due: 0 for now, None for none."""
+        """Return the milliseconds until a parked record is due: 0 for now, None for none."""
         first_ms = cast(TimedStore, stores[self._state]).first_due_ms(BY_WALL)
         return None if first_ms is None else max(0, first_ms - self._wall_ms())
 
     def next_due(self, stores: Stores, partition: int) -> Due | None:
-        """The parked record that is due next."""
+        """Return the next due parked record."""
         store, now_ms = cast(TimedStore, stores[self._state]), self._wall_ms()
         row = store.next_due(BY_WALL, now_ms)
         if row is None:

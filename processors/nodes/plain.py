@@ -1,4 +1,4 @@
-"""What nodes share that take one item at a time and await nothing."""
+"""Base of work nodes that take one item at a time and await nothing."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 
 class PlainWork:
-    """A node at work, without what is particular to it.
+    """Base of work nodes; a subclass implements ``call``.
 
     Args:
         node: The node.
-        around: What it works with.
+        around: Objects of the worker that it uses.
         feeds: Whether other nodes take its results.
 
     Attributes:
         name: Its name in the topology.
-        failures: What is done about an item that it fails on.
-        emitter: Where its results go.
+        failures: Its failure policy at run time.
+        emitter: Puts its results into frames.
     """
 
     is_async: bool = False
@@ -45,7 +45,7 @@ class PlainWork:
         raise NotImplementedError
 
     async def call_async(self, frame: Frame, stores: Stores) -> None:
-        """As ``call``; nothing is awaited."""
+        """Do as ``call``; nothing is awaited."""
         self.call(frame, stores)
 
     def run_slice(
@@ -56,5 +56,5 @@ class PlainWork:
         stores: Stores,
         unit: Unit,
     ) -> tuple[int, Exception | None]:
-        """Slices are not taken."""
+        """Not supported."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Makes the nodes of a topology ready to work, one program for each sub-topology."""
+"""Makes the work nodes of a topology, one program for each sub-topology."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from onceflow.processors.nodes.window import WindowWork
 
 
 def make_programs(topology: Topology, around: Surroundings) -> dict[str, Program]:
-    """The programs of a worker.
+    """Make the programs of a worker.
 
     Args:
         topology: The application.
-        around: What its nodes work with.
+        around: Objects of the worker that it uses.
 
     Returns:
         Programs by name of the sub-topology.
@@ -79,7 +79,7 @@ def _program(part: SubTopology, around: Surroundings) -> Program:
 
 
 def _make(node: Node, around: Surroundings, *, feeds: bool) -> WorkNode:
-    """Further kinds of nodes are made here."""
+    """Make the work node of a node; a further kind of node gets a line here."""
     if isinstance(node, StoringNode):
         return StoringWork(node, around)
     if isinstance(node, TimerNode):

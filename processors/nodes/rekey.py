@@ -1,4 +1,4 @@
-"""Re-keying at work: it writes records under another key to a topic of the application's own."""
+"""Runs re-keying (``key=``): writes records with another key to a repartition topic."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onceflow.processors.values import decoder_for, encoder_for
 
 
 class RekeyWork(PlainWork):
-    """One change of keys at work.
+    """Runs one change of keys.
 
     Args:
         node: What is declared.
-        around: What it works with.
+        around: Objects of the worker that it uses.
     """
 
     def __init__(self, node: RekeyNode, around: Surroundings) -> None:

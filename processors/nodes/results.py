@@ -1,6 +1,6 @@
-"""What a function gave, put into its frame as bytes: that is the savepoint of a call.
+"""Encodes the results of a function into its frame.
 
-Everything is encoded and checked here, while a failure still is that of one record alone.
+Everything is encoded and checked here, so that a bad output fails its own record and not the unit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLAIN = frozenset({bytes, str, int, float, bool, dict})
 
 
 def _check_output(output: Output) -> None:
-    """Refuse what the producer would refuse, while it still is this record's failure alone."""
+    """Refuse an output that the producer would refuse, so that only its record fails."""
     to_headers(output.headers)
     partition = output.partition
     if partition is not None and (not isinstance(partition, int) or partition < 0):
@@ -37,7 +37,7 @@ def _check_output(output: Output) -> None:
 
 
 class Results:
-    """Where the results of a function go.
+    """Puts the results of one function into frames.
 
     Args:
         node: The function.
@@ -75,7 +75,7 @@ class Results:
         """Put one plain value for each record straight into the unit, all or nothing.
 
         Returns:
-            False when ``put`` has to do it, because there is anything else among them.
+            False if any result is not a plain value: then ``put`` must do it.
 
         Raises:
             SerializationError: A value cannot be encoded.
@@ -98,7 +98,7 @@ class Results:
         return True
 
     def put(self, frame: Frame, result: object) -> None:
-        """Put everything that the function gave into the frame, as bytes."""
+        """Put all results of a call into its frame, encoded."""
         items: list[object]
         if result is None:
             items = []

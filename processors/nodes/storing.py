@@ -73,7 +73,7 @@ class StoringWork(FunctionWork):
 
     Args:
         node: The function.
-        around: What it works with.
+        around: Objects of the worker that it uses.
     """
 
     def __init__(self, node: StoringNode, around: Surroundings) -> None:

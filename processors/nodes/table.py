@@ -1,4 +1,4 @@
-"""A table at work: it keeps the latest value of each key, and tells the nodes behind of changes."""
+"""Runs a table: stores the latest value of each key, and gives changes to joins."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onceflow.processors.values import decoder_for
 
 
 class TableWork(PlainWork):
-    """One table at work.
+    """Runs one table.
 
     Args:
         node: The table.
-        around: What it works with.
+        around: Objects of the worker that it uses.
         feeds: Whether other nodes take its changes.
     """
 
@@ -29,7 +29,7 @@ class TableWork(PlainWork):
         self._decode = decoder_for(node.value_type, node.format, f"value of table {node.name}")
 
     def call(self, frame: Frame, stores: Stores) -> None:
-        """Keep the value of a record; one without a value deletes its key."""
+        """Store the value of a record; a record without a value deletes its key."""
         store = cast(ValueStore, stores[self._state])
         key = check_own_key(self.name, "table", frame)
         data = cast("bytes | None", frame.item.value)

@@ -1,4 +1,4 @@
-"""Timers at work: the calls of a function when they are due."""
+"""Runs timers: calls a function when they are due."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 
 class TimerWork(FunctionWork):
-    """A function that is called when timers are due.
+    """Runs one function that is called when timers are due.
 
     Args:
         node: The function.
-        around: What it works with.
+        around: Objects of the worker that it uses.
         feeds: Whether other functions take its results.
     """
 
@@ -30,12 +30,12 @@ class TimerWork(FunctionWork):
         self._stream = stream_clock(node.name, around)
 
     def call(self, frame: Frame, stores: Stores) -> None:
-        """Forget the timer that is due, and call the function for it."""
+        """Delete the due timer, and call the function for it."""
         self._forget(frame)
         super().call(frame, stores)
 
     async def call_async(self, frame: Frame, stores: Stores) -> None:
-        """As ``call``, for any function."""
+        """Do as ``call``, for any function."""
         self._forget(frame)
         await super().call_async(frame, stores)
 
@@ -44,7 +44,7 @@ class TimerWork(FunctionWork):
         cast(Due, frame.item).forget(frame)
 
     def waits_ms(self, stores: Stores) -> int | None:
-        """Milliseconds until a timer is due: 0 for now, None for none in sight."""
+        """Return the milliseconds until a timer is due: 0 for now, None if none will be."""
         store = cast(TimedStore, stores[self._state])
         first_ms = store.first_due_ms(BY_STREAM)
         waits_ms = None if first_ms is None else self._stream.waits_ms(store, first_ms)
@@ -54,7 +54,7 @@ class TimerWork(FunctionWork):
         return max(0, wall_ms - self._around.wall_ms())
 
     def next_due(self, stores: Stores, partition: int) -> Due | None:
-        """The timer that is due next."""
+        """Return the next due timer."""
         store = cast(TimedStore, stores[self._state])
         now_ms = self._stream.now_ms(store)
         row = store.next_due(BY_STREAM, now_ms)

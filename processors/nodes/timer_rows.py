@@ -1,4 +1,4 @@
-"""What functions get of timers: the rows that they set, and the timer that has come."""
+"""The parameters ``Timers`` and ``Timer`` of functions, over rows of a store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BoundTimers:
         self._wall_ms = wall_ms
 
     def now_ms(self, by_wall: bool) -> int:
-        """Where ``after`` counts from."""
+        """Return the time from which ``after`` counts."""
         return self._wall_ms if by_wall else self._event_ms
 
     def _row(self, name: str) -> bytes | None:
@@ -55,7 +55,7 @@ class BoundTimers:
         return None
 
     def get(self, name: str) -> Timer | None:
-        """The timer, or None."""
+        """Return the timer, or None."""
         row = self._row(name)
         return None if row is None else Timer(name, unpack_int(row[-8:]), row[1:2] == BY_WALL)
 
@@ -66,19 +66,19 @@ class BoundTimers:
         self._rows.put(row, self._codec.encode(row, self._codec.keep(timer.due_ms)))
 
     def delete(self, name: str) -> None:
-        """Forget a timer."""
+        """Delete a timer."""
         row = self._row(name)
         if row is not None:
             self._rows.put(row, None)
 
 
 def stream_clock(name: str, around: Surroundings) -> StreamClock:
-    """Stream time of a function with timers."""
+    """Return the stream clock of a function with timers."""
     return StreamClock(name, Timing(), around.wall_ms, around.max_future_ms)
 
 
 def timers_binder(name: str, state: str, around: Surroundings) -> Callable[[Frame, Stores], Timers]:
-    """What fills a parameter annotated ``Timers``; a record moves stream time on by it."""
+    """Make the binder of a ``Timers`` parameter, by which a record moves stream time on."""
     clock = stream_clock(name, around)
     timing = Timing()
 
@@ -99,7 +99,7 @@ def timers_binder(name: str, state: str, around: Surroundings) -> Callable[[Fram
 
 
 def timer_of(frame: Frame, stores: Stores) -> Timer:
-    """What fills a parameter annotated ``Timer``."""
+    """Fill a parameter annotated ``Timer``."""
     row = cast(Due, frame.item).row
     _, rest = split(row[2:])
     name, _ = split(rest)

@@ -1,8 +1,8 @@
-"""An aggregate at work: it folds records into windows, and gives their results.
+"""Runs aggregates: folds records into windows, and gives the windows' results.
 
-Whether a window takes a record is decided by stream time alone, so a window whose result is not
-written yet, because the unit was full, is closed all the same. Results of closed windows are calls
-of their own: the task makes them before it takes the next record.
+Only stream time decides whether a window takes a record. So a window is closed even if its result
+is not written yet because the unit was full. The result of a closed window is a call of its own,
+which the task makes before it takes the next record.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ Found = Mapping[str, object]
 NOTHING_FOUND: Found = {}
 
 Fill = Callable[[Item, object, object, Window, Found], object]
-"""Gives one argument of the function: of item, value, accumulator, window and rows of tables."""
+"""Returns one argument of the function, of item, value, accumulator, window and rows of tables."""
 
 
 class WindowWork(PlainWork):
-    """One aggregate at work.
+    """Runs one aggregate.
 
     Args:
         node: The aggregate.
-        around: What it works with.
+        around: Objects of the worker that it uses.
         feeds: Whether other functions take its results.
     """
 
@@ -133,7 +133,7 @@ class WindowWork(PlainWork):
         time_ms: int,
         now_ms: int,
     ) -> bool:
-        """Fold into all windows that hold the time and are open."""
+        """Fold into all open windows that hold the time; return whether there was one."""
         frames = cast(FixedFrames, self._frames)
         taken = False
         for start_ms in frames.starts(time_ms):
@@ -159,7 +159,8 @@ class WindowWork(PlainWork):
         time_ms: int,
         now_ms: int,
     ) -> bool:
-        """Fold into the session around the time, which may join several into one."""
+        """Fold into the session around the time, which may join several; return whether it is
+        open."""
         frames = cast(SessionFrames, self._frames)
         start_ms = last_ms = time_ms
         merged: object = None
@@ -205,7 +206,7 @@ class WindowWork(PlainWork):
         ready, item = self._fold.ready, frame.item
         if ready is None:
             if not exists:
-                # A value of its own: functions may change what they are given.
+                # A copy: the function may change its argument.
                 before = self._codec.open(self._codec.keep(self._fold.initial))
             after = self._fold.function(
                 *[fill(item, value, before, window, found) for fill in self._fill]
@@ -234,7 +235,7 @@ class WindowWork(PlainWork):
         stores: Stores,
         unit: Unit,
     ) -> tuple[int, Exception | None]:
-        """Fold records, up to where a window is to be closed; see ``WorkNode.run_slice``."""
+        """Fold records until a window is due; see ``WorkNode.run_slice``."""
         fold = self._fold_straight if self._is_straight else self._fold_in_frames
         stop, error = fold(records, start, stop, stores, unit)
         if self.failures.counts and stop > start:
@@ -249,7 +250,7 @@ class WindowWork(PlainWork):
         stores: Stores,
         unit: Unit,
     ) -> tuple[int, Exception | None]:
-        """Fold each record in a frame of its own, which reaches the unit at once."""
+        """Fold each record in its own frame, which reaches the unit at once."""
         store = cast(TimedStore, stores[self._state])
         for index in range(start, stop):
             record = records[index]
@@ -276,8 +277,8 @@ class WindowWork(PlainWork):
     ) -> tuple[int, Exception | None]:
         """Fold records straight into the store.
 
-        A record is folded into all of its windows before the first of them is written, so that
-        none has half of a record that fails.
+        A record is folded into all of its windows before the first one is written, so that a
+        failed record is in none of them.
         """
         store = cast(TimedStore, stores[self._state])
         now_ms = seen_ms = stream_time_ms(store)
@@ -299,7 +300,7 @@ class WindowWork(PlainWork):
     def _fold_one(
         self, record: ConsumerRecord, store: TimedStore, now_ms: int, first_ms: int | None
     ) -> tuple[int, int | None]:
-        """Fold a record. Returns stream time, and when the first window is due."""
+        """Fold a record; return stream time, and when the first window is due."""
         frames, codec, ready = cast(FixedFrames, self._frames), self._codec, self._fold.ready
         key = record.key
         if key is None:
@@ -357,7 +358,7 @@ class WindowWork(PlainWork):
         self.emitter.give(frame, value, key, time_ms, window)
 
     def _close(self, frame: Frame, store: TimedStore, due: Due) -> None:
-        """Give the result of a closed window, and forget it."""
+        """Give the result of a closed window, and delete the window."""
         rows = frame.rows(store)
         data = rows.get(due.row)
         assert data is not None
