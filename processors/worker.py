@@ -231,6 +231,7 @@ class Worker:
             held: Whether records wait. Calls in hand end, and what is done is committed.
         """
         self._is_held = held
+        self._unit.due_s = 0.0  # The record in hand is the last one for now.
         ledger = self._ledger
         if ledger is not None:
             ledger.wakeup()
@@ -523,7 +524,7 @@ class Worker:
         for task in self._tasks:
             if held and task.overlap is None:
                 continue
-            while not (self._stopping or self._was_aborted):
+            while not (self._stopping or self._was_aborted or self._is_held is not held):
                 if len(task.inputs) > 1 and task.status is TaskStatus.RUNNING:
                     await self._note_ends(calls, task)
                 now_s = self._clock()

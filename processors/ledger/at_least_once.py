@@ -18,7 +18,9 @@ from onceflow.sdk.errors import (
     CommitFailedError,
     FencedMemberEpochError,
     IllegalGenerationError,
+    KafkaError,
     RebalanceInProgressError,
+    RequestTimedOutError,
     StaleMemberEpochError,
     TransactionAbortableError,
     TransactionalIdAuthorizationFailedError,
@@ -37,6 +39,9 @@ from onceflow.transactions import SessionConfig
 from onceflow.transactions.colour import Maybe, settle
 
 logger: logging.Logger = logging.getLogger("onceflow.processors")
+
+ABORT_WAIT_MS = 30_000
+"""How long the records of an aborted unit are waited for; after that a new producer follows."""
 
 _REFUSED = (
     CommitFailedError,
@@ -229,9 +234,26 @@ class AtLeastOnceProducer:
         except _REFUSED as error:
             raise TransactionAbortableError(f"the offsets were refused: {error}") from error
 
-    def abort_transaction(self, timeout_ms: int | None = None) -> None:
-        """Forget the offsets; what was sent stays."""
+    async def abort_transaction(self, timeout_ms: int | None = None) -> None:
+        """Forget the offsets, and wait until nothing of the unit is on its way.
+
+        What is stored stays. A record that fails later would otherwise be taken for one of the
+        next unit.
+
+        Args:
+            timeout_ms: Limit, half a minute by default.
+
+        Raises:
+            RequestTimedOutError: Records are still on their way; a new producer has to follow.
+        """
         self._offsets = {}
+        try:
+            limit_ms = ABORT_WAIT_MS if timeout_ms is None else timeout_ms
+            await settle(self._producer.flush(timeout_ms=limit_ms))
+        except RequestTimedOutError:
+            raise
+        except KafkaError as error:
+            logger.debug("of a unit that is done again: %s", error)
 
     def close(self, timeout_ms: int = 0) -> Maybe[None]:
         """Close the producer."""

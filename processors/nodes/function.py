@@ -125,7 +125,8 @@ class FunctionWork:
         decode = decoder_for(value.annotation, self.node.format, f"value of {self.name}")
         if ArgumentKind.STATE not in kinds:
             return _SliceForm(decode)
-        (state,) = self.node.states
+        name = arguments[kinds.index(ArgumentKind.STATE)].name
+        state = next(state for state in self.node.states if state.declaration.name == name)
         if state.declaration.kind.value != "State" or state.declaration.key_type is not None:
             return None
         state_first = kinds[0] is ArgumentKind.STATE

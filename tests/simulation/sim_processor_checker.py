@@ -202,6 +202,31 @@ def check_counted(left: Left) -> None:
         left.check_state(number, check_counts(left, own))
 
 
+def check_repeated(left: Left) -> None:
+    """Each record gave its number at least once, or a dead letter; nothing came of nothing.
+
+    A unit that is done again gives all of it again, also by a worker that was taken for dead, which
+    nothing fences. So there is no order, and no state can be told.
+    """
+    outputs: dict[bytes, int] = defaultdict(int)
+    for value in visible(left.outputs):
+        outputs[value.strip().rpartition(b":")[0]] += 1
+    letters = Counter(visible(left.letters))
+    logs = left.inputs["a"]
+    known = {record.value for records in logs.values() for record in records if record.visible}
+    for value in {*outputs, *letters} - known:
+        left.wrong("out of nothing", repr(value))
+    for number in logs:
+        for record in left.processed("a", number):
+            value, where = record.value, f"{record.value!r} of a-{number}@{record.offset}"
+            lost = fails(value) or is_refused(value) or record.key is None
+            if (letters[value] == 0, outputs[value] == 0) != (not lost, lost):
+                rule = "dead letter" if lost or letters[value] else "not processed"
+                left.wrong(
+                    rule, f"{where} gave {letters[value]} letters and {outputs[value]} outputs"
+                )
+
+
 def check_rekeyed(new_key: Callable[[bytes], bytes]) -> Callable[[Left], None]:
     """Each record gives its number within its new key, wherever it came from."""
 

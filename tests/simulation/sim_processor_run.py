@@ -11,7 +11,13 @@ from sim_broker import raw_batches
 from sim_check_inputs import check_found, check_joined, check_looked_up, check_merged
 from sim_check_time import FixedWindows, Sessions, Windows, check_windows
 from sim_checker import StoredRecord
-from sim_processor_checker import Left, check_copies, check_counted, check_rekeyed
+from sim_processor_checker import (
+    Left,
+    check_copies,
+    check_counted,
+    check_rekeyed,
+    check_repeated,
+)
 from sim_processors import ApplicationWorker, KeyedProducer
 from sim_run import Result, Simulation, simulate
 from sim_shapes import (
@@ -22,6 +28,7 @@ from sim_shapes import (
     KINDS,
     LATE,
     OUTPUT,
+    PARKED,
     REPARTITION,
     WINDOW_MS,
     WITHIN_MS,
@@ -63,6 +70,8 @@ def _waiting(row: bytes, value: bytes) -> tuple[object, object]:
 
 STATES: Mapping[str, tuple[str, Callable[[bytes, bytes], tuple[object, object]]]] = {
     "count": ("step-seen", _counts),
+    "parked": ("step-seen", _counts),
+    "repeats": ("step-seen", _counts),
     "rekey": ("step-seen", _counts),
     "merge": ("step-seen", _counts),
     "table": ("rows-table", _row),
@@ -85,6 +94,8 @@ def check_of(shape: Shape) -> Callable[[Left], None]:
         "copy": check_copies,
         "count": check_counted,
         "chain": check_counted,
+        "parked": check_counted,
+        "repeats": check_counted if shape.is_quiet else check_repeated,
         "rekey": check_rekeyed(new_key),
         "window": check_windows(_MODELS[shape.windows](shape.grace_ms)),
         "merge": check_merged(shape.filled),
@@ -100,13 +111,58 @@ class ProcessorSimulation(Simulation):
     Attributes:
         shape: The application.
         faults_began: Whether the time of faults has begun.
+        repeating: Whether a worker has begun with at-least-once.
     """
 
     shape: Shape
     faults_began = False
+    repeating = False
 
     def inputs_of(self, group: str) -> tuple[str, ...]:
         return self.shape.topics if group == GROUP else super().inputs_of(group)
+
+    def drained(self, group: str) -> bool:
+        """Also whether no record waits in its key's row for another attempt."""
+        return super().drained(group) and not (
+            group == GROUP and self.shape.kind == "parked" and self._parked()
+        )
+
+    def _parked(self) -> bool:
+        for records in self._records(PARKED).values():
+            if any({record.key: record.value for record in records if record.visible}.values()):
+                return True
+        return False
+
+    def input_ends(self) -> dict[str, int]:
+        """Where the inputs of the application end for committed readers; empty if unknown."""
+        state = self.broker.state
+        if state is None or self.may_lose_records:
+            return {}
+        return {
+            f"{topic}-{number}": log.last_stable_offset
+            for topic in self.shape.topics
+            if (found := state.topics.get(topic)) is not None
+            for number, log in enumerate(found.partitions)
+        }
+
+    def uncommitted(self, ends: Mapping[str, int]) -> list[bytes]:
+        """Visible records in front of these ends that the application has not committed.
+
+        None are told while the broker has yet to write the marker of a commit.
+        """
+        offsets = None if self._is_pending() else sim_ending.committed_offsets(self, GROUP)
+        return [
+            record.value
+            for place, end in ends.items()
+            if offsets is not None
+            for record in sim_ending.stored_records(raw_batches(self.broker.disk, place))
+            if record.visible and offsets.get(place, 0) <= record.offset < end
+        ]
+
+    def _is_pending(self) -> bool:
+        state = self.broker.state
+        group = None if state is None else state.groups._table.find(GROUP)
+        return group is None or bool(group.offsets.pending)
 
     def make_workers(self) -> None:
         shape = cast(ProcessorSetup, self.setup).shape

@@ -20,13 +20,15 @@ from onceflow.processors import App, StoreKind
 from onceflow.processors.calls import Calls, InPlace
 from onceflow.processors.errors import SlotInUseError
 from onceflow.processors.kafka_services import Bytes, KafkaChangelogReader, KafkaTopicAdmin
+from onceflow.processors.ledger.at_least_once import AtLeastOnceProducer, end_predecessor
 from onceflow.processors.ledger.base import Ledger, LedgerOwner
 from onceflow.processors.ledger.transaction import TransactionLedger
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.state.bytemap import ByteMap, Marks
 from onceflow.processors.stores.memory import MemoryMap
 from onceflow.processors.unit import Unit
-from onceflow.sdk import AsyncAdmin, AsyncConsumer
+from onceflow.processors.worker import Worker as ProductWorker
+from onceflow.sdk import AsyncAdmin, AsyncConsumer, AsyncProducer
 from onceflow.sdk.errors import (
     KafkaError,
     NoBrokersAvailableError,
@@ -34,6 +36,10 @@ from onceflow.sdk.errors import (
     RetriableError,
 )
 from onceflow.transactions import AsyncTransactionSession, SessionConfig
+from onceflow.transactions.clients import SessionProducer
+from onceflow.transactions.config import AnySessionConfig
+from onceflow.transactions.listener import RebalanceHooks
+from onceflow.transactions.sdk_clients import AsyncioClients
 
 if TYPE_CHECKING:
     from sim_processor_run import ProcessorSimulation as Simulation
@@ -153,6 +159,44 @@ class LocalDisk:
         self.maps = {}
 
 
+class RepeatingClients(AsyncioClients):
+    """The clients of a session with at-least-once, as ``KafkaServices`` makes the blocking ones.
+
+    Args:
+        services: Makes admin clients.
+    """
+
+    def __init__(self, services: SimServices) -> None:
+        self._services = services
+        self._now: AsyncConsumer[object, object] | None = None
+
+    async def producer(self, config: AnySessionConfig) -> SessionProducer:
+        """A producer that has ended what a predecessor with transactions left open."""
+        admin = await self._services.make_admin()
+        try:
+            await end_predecessor(admin, config.own_transactional_id)
+        finally:
+            await admin.close()
+        producer = AsyncProducer(config=config.producer)
+        try:
+            await producer.start()
+        except BaseException:
+            await producer.close(timeout_ms=0)
+            raise
+        return AtLeastOnceProducer(producer, self._consumer_now)
+
+    async def consumer(
+        self, config: AnySessionConfig, hooks: RebalanceHooks
+    ) -> AsyncConsumer[object, object]:
+        """A subscribed consumer, which also commits."""
+        self._now = await super().consumer(config, hooks)
+        return self._now
+
+    def _consumer_now(self) -> AsyncConsumer[object, object]:
+        assert self._now is not None
+        return self._now
+
+
 class SimServices:
     """The outside world of one life of a worker."""
 
@@ -164,9 +208,9 @@ class SimServices:
         self.settings: AppSettings
 
     async def admin(self) -> KafkaTopicAdmin:
-        return KafkaTopicAdmin(await self._admin(), self.sleep, self.monotonic_s)
+        return KafkaTopicAdmin(await self.make_admin(), self.sleep, self.monotonic_s)
 
-    async def _admin(self) -> AsyncAdmin:
+    async def make_admin(self) -> AsyncAdmin:
         admin = AsyncAdmin(config=self.settings.admin_config())
         try:
             await admin.start()
@@ -177,7 +221,8 @@ class SimServices:
 
     def ledger(self, config: SessionConfig, owner: LedgerOwner, unit: Unit, calls: Calls) -> Ledger:
         async def make(listener: TransactionLedger) -> AsyncTransactionSession:
-            session = AsyncTransactionSession(config, listener=listener)
+            clients = RepeatingClients(self) if self.settings.repeats else None
+            session = AsyncTransactionSession(config, listener=listener, clients=clients)
             try:
                 await session.start()
             except BaseException:
@@ -188,7 +233,7 @@ class SimServices:
         return TransactionLedger(make, owner, unit.lanes, calls, config.revoke_budget_ms)
 
     async def changelog_reader(self) -> KafkaChangelogReader:
-        admin = await self._admin()
+        admin = await self.make_admin()
         consumer = AsyncConsumer(config=self.settings.restoring_config())
         try:
             await consumer.start()
@@ -232,15 +277,21 @@ class ApplicationWorker(Worker):
         while not self.sim.drained(GROUP):
             if self.random.random() < self.shape.disk_is_lost:
                 self.disk.lose()
-            app = self._app()
+            app, handlers = self._app()
             services = SimServices(self.sim, self.disk, process)
             services.settings = app.settings
-            worker = app._make_worker(services)
-            stopping = asyncio.create_task(self._stop(me, app, self.sim.world.now_us))
-            self.note(me, "worker begins")
+            bounded = self.shape.is_bounded and self.random.random() < 0.7
+            ends = self.sim.input_ends() if bounded else {}
+            worker = app._make_worker(services, until_end=bounded)
+            beside = [asyncio.create_task(self._stop(me, app, self.sim.world.now_us))]
+            if self.shape.is_held:
+                beside.append(asyncio.create_task(self._hold(me, app, worker, handlers)))
+            self.note(me, "worker begins", bounded)
             try:
                 await worker.run(InPlace())
                 self.note(me, "worker ends")
+                if worker.report().reached_end:
+                    self._check_end(ends)
                 if self._retires():
                     self.note(me, "worker retires")
                     return
@@ -250,8 +301,38 @@ class ApplicationWorker(Worker):
                 await self.failed(me, "worker", error)
             finally:
                 app._worker = None
-                stopping.cancel()
-                await asyncio.wait([stopping])
+                for task in beside:
+                    task.cancel()
+                await asyncio.wait(beside)
+            await self.pause()
+
+    def _check_end(self, ends: Mapping[str, int]) -> None:
+        """A bounded run says that all is done that was there when it began."""
+        left = self.sim.uncommitted(ends)
+        if left:
+            assert self.process is not None
+            self.process.fault(f"bounded run ended early: {left} are not committed")
+
+    async def _hold(self, me: str, app: App, worker: ProductWorker, handlers: Handlers) -> None:
+        """Pause the application now and then; while it is paused, no handler is called."""
+        process = self.process
+        assert process is not None
+
+        def called(value: bytes) -> None:
+            process.fault(f"worked while paused: {value!r}")
+
+        while not self.sim.calm:
+            await asyncio.sleep(self.random.choice((0.1, 0.5, 1.0)))
+            app.pause()
+            self.note(me, "application is paused")
+            for _ in range(self.random.choice((1, 10, 30))):
+                await asyncio.sleep(0.05)
+                # Calls in hand end first, and a round that has begun goes on.
+                if worker._tasks.owned <= worker._paused and not worker._in_flight.busy:
+                    handlers.called = called
+            handlers.called = lambda value: None
+            self.note(me, "application goes on")
+            app.resume()
 
     def _retires(self) -> bool:
         """Whether the application goes on with one worker less, as when it is scaled down."""
@@ -270,7 +351,7 @@ class ApplicationWorker(Worker):
         self.note(me, "worker is stopped", leave)
         app._stop(leave_group=leave)
 
-    def _app(self) -> App:
+    def _app(self) -> tuple[App, Handlers]:
         rng, sim = self.random, self.sim
         protocol = rng.choice(sim.protocols)
         times = {
@@ -278,9 +359,15 @@ class ApplicationWorker(Worker):
             "heartbeat_interval_ms": 700,
             "fetch_max_wait_ms": 300,
         }
+        # A worker that is alone may have had transactions before; what they left open is ended.
+        # Not the other way round: of changes that are not committed exactly-once wants none.
+        alone = sum(isinstance(worker, ApplicationWorker) for worker in sim.workers) == 1
+        sim.repeating = sim.repeating or self.shape.is_quiet or not alone or rng.random() < 0.5
+        repeats = self.shape.repeats and sim.repeating
         app = App(
             GROUP,
             sim.broker.addresses,
+            processing_guarantee="at_least_once" if repeats else "exactly_once_v2",
             slot=self.name,
             state_dir=Path("/sim"),
             commit_interval_ms=rng.choice((1, 30, 200)),
@@ -301,5 +388,6 @@ class ApplicationWorker(Worker):
                 "batch_size": rng.choice(sim.batch_sizes),
             },
         )
-        Handlers(self.shape, lambda: sim.calm).declare(app)
-        return app
+        handlers = Handlers(self.shape, lambda: sim.calm)
+        handlers.declare(app)
+        return app, handlers

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import sim_setup
+from sim_network import CALM
 from sim_processor_checker import fails, is_refused
 
 from onceflow.processors import (
@@ -20,6 +21,7 @@ from onceflow.processors import (
     DeadLetterLimits,
     Hopping,
     MapState,
+    Parking,
     Retries,
     Session,
     State,
@@ -35,10 +37,15 @@ TOO_LARGE = 120_000
 """Bytes of an output that no segment takes."""
 
 PLAIN = ("copy", "count", "count", "chain")
+PARKED = f"{GROUP}-step-parked-changelog"
 TOGETHER = ("merge", "table", "join")
 """Kinds whose tasks have two inputs, ``a`` and ``b``."""
 
-KINDS = (*PLAIN, "rekey", "rekey", "window", "window", *TOGETHER, *TOGETHER, "global")
+KINDS = (
+    *PLAIN,
+    *("rekey", "rekey", "window", "window", *TOGETHER, *TOGETHER, "global"),
+    *("parked", "parked", "repeats", "repeats"),
+)
 """Kinds of applications, with repetitions as weights."""
 
 NEW_KEYS = 4
@@ -65,6 +72,10 @@ class Shape:
         filled: Whether all input is there before the application starts. Then timestamps decide
             the order in which a task takes the records of its inputs (KIP-695).
         idle_ms: How long an input at its end is waited for.
+        parked_max: How many records of a key are parked at most.
+        is_held: Whether workers are paused and resumed.
+        is_bounded: Whether workers run to the end of what is there, again and again.
+        is_quiet: Whether nothing goes wrong. Then at-least-once is exactly-once.
     """
 
     kind: str
@@ -78,6 +89,15 @@ class Shape:
     join: str
     filled: bool
     idle_ms: int
+    parked_max: int = 1_000
+    is_held: bool = False
+    is_bounded: bool = False
+    is_quiet: bool = False
+
+    @property
+    def repeats(self) -> bool:
+        """Whether delivery is at least once."""
+        return self.kind == "repeats"
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -90,6 +110,8 @@ class Shape:
 
         Of a join the partners decide what a record gives, so that no record is marked.
         """
+        if self.is_quiet:
+            return "!"  # A refused output makes its unit be done again.
         return {"window": "!", "join": ""}.get(self.kind, "!#")
 
     @property
@@ -114,6 +136,14 @@ def draw_shape(seed: object, kinds: tuple[str, ...] = KINDS) -> Shape:
         rng.choice(("inner", "left", "outer")),
         rng.random() < 0.6,
         rng.choice((0, 0, 50)),  # A task that polls single records waits for each of them.
+    )
+    way = random.Random(f"{seed}/way")
+    shape = replace(
+        shape,
+        parked_max=way.choice((1, 3, 1_000)),
+        is_held=way.random() < 0.25,
+        is_bounded=way.random() < 0.2,
+        is_quiet=shape.kind == "repeats" and way.random() < 0.3,
     )
     if len(shape.inputs) == 1:
         return replace(shape, filled=False)
@@ -153,6 +183,13 @@ def draw(seed: object, kinds: tuple[str, ...] = KINDS) -> ProcessorSetup:
         setup.partitions["b"] = setup.partitions["a"]
         setup.protocols = [_together(protocol) for protocol in setup.protocols]
     setup.troubles += ["kill worker", "pause worker", "zombie", "cut"]
+    if shape.kind == "parked":
+        # Where a clock is set back a parked record waits for as long as it was set back.
+        setup.troubles = [trouble for trouble in setup.troubles if trouble != "clock"]
+    if shape.is_quiet:
+        # A rebalance, too, may make a unit be done again. The records are those of another topic.
+        setup.storm, setup.troubles = CALM, ["delete records"]
+        setup.workers["application"] = 1
     if setup.properties.get("onceflow.durability") == "kafka" and setup.power:
         # Inputs may be gone and their outputs not, which no rule here could tell apart.
         setup.properties["onceflow.durability"] = rng.choice(("group", "always"))
@@ -178,10 +215,14 @@ class Handlers:
     Args:
         shape: The application.
         is_calm: Whether nothing fails for a while any more.
+
+    Attributes:
+        called: Told of every call.
     """
 
     def __init__(self, shape: Shape, is_calm: Callable[[], bool]) -> None:
         self.shape = shape
+        self.called: Callable[[bytes], None] = lambda value: None
         self._is_calm = is_calm
         self._failed: dict[bytes, int] = {}
 
@@ -190,8 +231,9 @@ class Handlers:
         getattr(self, f"_{self.shape.kind}")(app, self._options())
 
     def _options(self) -> dict[str, Any]:
-        # Each pair of a join fails for itself, and all pairs of a record are one call.
-        retries = 100 if self.shape.kind == "join" else 3
+        # Each pair of a join fails for itself, and all pairs of a record are one call. Attempts at
+        # a parked record are counted over the lives of workers, in each of which it fails again.
+        retries = 100 if self.shape.kind in ("join", "parked") else 3
         return {
             "dead_letter": DEAD,
             "limits": DeadLetterLimits(10**6, 1.0),
@@ -201,6 +243,7 @@ class Handlers:
 
     def _trouble(self, value: bytes) -> None:
         """Fail, for good or for a while."""
+        self.called(value)
         if fails(value):
             raise ValueError("poison")
         chance = random.Random(value)
@@ -219,7 +262,8 @@ class Handlers:
 
         async def count_async(value: bytes, seen: State[int]) -> bytes:
             seen.set(seen.get(0) + 1)
-            await asyncio.sleep(0.005)
+            # Calls end in another order than they begin.
+            await asyncio.sleep(random.Random(value).choice((0.0, 0.002, 0.005, 0.03)))
             self._trouble(value)
             return _shown(value, seen.get(0))
 
@@ -241,6 +285,13 @@ class Handlers:
     def _count(self, app: App, options: dict[str, Any]) -> None:
         declare = app.processor("a", to=OUTPUT, name="step", concurrency=self._most, **options)
         declare(self._counting())
+
+    def _repeats(self, app: App, options: dict[str, Any]) -> None:
+        self._count(app, options)
+
+    def _parked(self, app: App, options: dict[str, Any]) -> None:
+        rest = {"park": Parking(self.shape.parked_max), **options}
+        app.processor("a", to=OUTPUT, name="step", **rest)(self._counting())
 
     def _chain(self, app: App, options: dict[str, Any]) -> None:
         @app.processor("a", name="step", **options)

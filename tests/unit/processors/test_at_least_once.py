@@ -96,6 +96,30 @@ def test_a_unit_that_fails_is_done_again(world: World, call: str, error: Excepti
     assert world.cluster.offset("in") == COUNT
 
 
+def test_what_fails_of_an_aborted_unit_is_not_blamed_on_the_next(world: World) -> None:
+    """Nothing takes back what is on its way: the abort waits until the rest of it has failed."""
+    put(world, count=1)
+    world.cluster.fail("flush", MessageTooLargeError(), times=2)
+    app = App("counts", processing_guarantee=ALO)
+
+    @app.processor("in", to="out", dead_letter="dead")
+    def echo(value: bytes) -> bytes:
+        return value
+
+    world.run(app)
+    assert world.cluster.values("dead") == [b"v0"]
+    assert world.cluster.offset("in") == 1
+
+
+def test_records_that_stay_on_their_way_get_a_new_producer(world: World) -> None:
+    put(world)
+    world.cluster.fail("flush", MessageTooLargeError())
+    world.cluster.fail("flush", RequestTimedOutError())
+    world.run(counting())
+    assert world.cluster.calls.count("plain producer") == 2
+    assert world.cluster.values("out")[-COUNT:] == values(world)
+
+
 def test_a_commit_without_an_answer_is_looked_up(world: World) -> None:
     put(world)
     world.cluster.fail("commit", RequestTimedOutError(), after=True, times=2)

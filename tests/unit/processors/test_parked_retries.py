@@ -69,6 +69,31 @@ def counting(failures: dict[str, int] | None = None, **options: object) -> App:
     return app
 
 
+@pytest.mark.parametrize("state_first", [False, True])
+def test_function_of_value_and_state_alone(tmp_path: Path, state_first: bool) -> None:
+    """It takes whole slices, and has a second state, of what is parked."""
+    world = world_of(tmp_path)
+    for number in range(4):
+        world.cluster.put("in", b"%d" % number, key=b"k%d" % (number % 2))
+    failed: set[str] = set()
+    app = App("counts")
+
+    def count(value: str, seen: State[int]) -> str:
+        if value == "0" and value not in failed:
+            failed.add(value)
+            raise LookupError(value)
+        seen.set(seen.get(0) + 1)
+        return f"{value}:{seen.get()}"
+
+    def count_first(seen: State[int], value: str) -> str:
+        return count(value, seen)
+
+    declare = app.processor("in", to="out", name="count", park=True, retries=RETRIES)
+    declare(count_first if state_first else count)
+    world.run(app)
+    assert world.cluster.values("out") == [b"1:1", b"3:2", b"0:1", b"2:2"]
+
+
 def model(records: list[tuple[bytes, bytes]]) -> dict[bytes, list[bytes]]:
     found: dict[bytes, list[bytes]] = {}
     for key, value in records:

@@ -77,6 +77,27 @@ def test_what_is_processed_is_committed_at_once(tmp_path: Path) -> None:
     assert world.cluster.values("out") == numbers()
 
 
+@pytest.mark.parametrize("commit_records", [1, 1_000])
+def test_the_record_in_hand_is_the_last_one(tmp_path: Path, commit_records: int) -> None:
+    """Not the last one that was polled: with slow handlers that would be far away."""
+    world = world_of(tmp_path)
+    app = counting("3")
+    app.configure(commit_records=commit_records)
+    world.idle_polls_max = 20
+    found: list[object] = []
+
+    def look() -> None:
+        if world.cluster.values("out")[3:]:
+            found.append((world.cluster.offset("in"), world.cluster.values("out")))
+        if len(found) == 3:
+            app.resume()
+
+    world.cluster.do("poll", look, times=10)
+    world.make_running(app)
+    assert found[:3] == [(4, numbers(4))] * 3
+    assert world.cluster.values("out") == numbers()
+
+
 @pytest.mark.parametrize("lost", [False, True], ids=["revoked", "lost"])
 def test_partitions_that_come_while_it_is_paused_wait(tmp_path: Path, lost: bool) -> None:
     world = world_of(tmp_path, partitions=2)
