@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
+from onceflow.processors.errors import TooManyAbortsError
 from onceflow.processors.lanes import Lanes
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import Abort, AbortReason
@@ -118,6 +119,21 @@ class Unit:
     def exhausted(self) -> bool:
         """Whether there were too many aborts in a row."""
         return self.aborts > self._aborts_max
+
+    def check_exhausted(self, cause: object) -> None:
+        """Raise when aborting again makes no sense.
+
+        Args:
+            cause: Of the last abort.
+
+        Raises:
+            TooManyAbortsError: No unit succeeds any more.
+        """
+        if self.exhausted:
+            raise TooManyAbortsError(
+                f"{self.aborts} transactions aborted in a row, more than aborts_max "
+                f"({self._aborts_max}); the last cause: {cause}"
+            ) from (cause if isinstance(cause, Exception) else None)
 
     def started(self) -> None:
         """Begin the commit interval, if the unit is empty: it counts from the first record."""

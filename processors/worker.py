@@ -24,7 +24,6 @@ from onceflow.processors.errors import (
     SlotInUseError,
     StateMismatchError,
     StoppedError,
-    TooManyAbortsError,
     TopicSetupError,
 )
 from onceflow.processors.figures import TaskPicture, WorkerFigures, WorkerPicture
@@ -323,7 +322,7 @@ class Worker:
             except (*_BEGIN_AGAIN, NoBrokersAvailableError) as error:
                 logger.warning("starting again after: %s", error)
                 self._unit.aborts += 1
-                self._check_exhausted(error)
+                self._unit.check_exhausted(error)
                 await self._drop_ledger(calls)
                 delay_s = self._unit.backoff_ms() / 1000
                 await calls(_made(partial(self._services.sleep, delay_s)))
@@ -377,7 +376,7 @@ class Worker:
         while not self._stopping:
             logger.warning("beginning again after: %s", error)
             self._unit.aborts += 1
-            self._check_exhausted(error)
+            self._unit.check_exhausted(error)
             await self._check_topics(calls, now=True)
             await self._drop_ledger(calls)
             delay_s = self._unit.backoff_ms() / 1000
@@ -622,14 +621,7 @@ class Worker:
                     task.refuse_outputs(place, upto, error)
         else:
             self._unit.suspect(self._failed, self._failed_count)
-        self._check_exhausted(error)
-
-    def _check_exhausted(self, cause: object) -> None:
-        if self._unit.exhausted:
-            raise TooManyAbortsError(
-                f"{self._unit.aborts} transactions aborted in a row, more than aborts_max "
-                f"({self._settings.aborts_max}); the last cause: {cause}"
-            ) from (cause if isinstance(cause, Exception) else None)
+        self._unit.check_exhausted(error)
 
     async def _back_off(self, calls: Calls) -> None:
         """Take no records for a while; polling goes on, which keeps the membership."""
@@ -647,7 +639,7 @@ class Worker:
         self.figures.sent(runs)
         try:
             if not await calls(self._open.send(runs)):
-                self._check_exhausted(self._open.last_abort)
+                self._unit.check_exhausted(self._open.last_abort)
         except RecordError as error:
             self._suspect(error)
 
@@ -664,7 +656,7 @@ class Worker:
         if done:
             self.figures.commit_took(self._clock() - began_s)
         else:
-            self._check_exhausted(self._open.last_abort)
+            self._unit.check_exhausted(self._open.last_abort)
         return done
 
     # Holding back --------------------------------------------------------------------------

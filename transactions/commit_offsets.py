@@ -50,9 +50,10 @@ class CommitOffsets:
         for partition, given in ({} if offsets is None else offsets).items():
             offset = given if isinstance(given, int) else given.offset
             progress = self._polled.get(partition)
+            if offset == self.place(partition):
+                continue  # Nothing of it is processed, and markers may lie in front of the rest.
             if progress is None:
-                if self.place(partition) != offset:
-                    gone.append(str(partition))
+                gone.append(str(partition))
             elif not progress.first <= offset <= progress.next:
                 raise IllegalStateError(
                     f"cannot commit offset {offset} of {partition}: its uncommitted records allow "

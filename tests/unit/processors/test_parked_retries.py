@@ -69,6 +69,19 @@ def counting(failures: dict[str, int] | None = None, **options: object) -> App:
     return app
 
 
+def test_a_parked_record_goes_on_while_others_wait_behind_a_marker(tmp_path: Path) -> None:
+    """Its unit names the committed offset again, and the first record that waits lies behind it."""
+    world = world_of(tmp_path)
+    for value in (b"a", b"no record", b"b", b"c"):
+        world.cluster.put("in", value, key=b"k")
+    world.cluster.logs[IN0][1].state = "aborted"
+    app = counting({"a": 1}, park=Parking(records_max=1))
+    app.configure(commit_records=1)
+    world.run(app)
+    assert world.cluster.values("out") == [b"k:a:1", b"k:b:2", b"k:c:3"]
+    assert world.cluster.offset("in") == 4
+
+
 @pytest.mark.parametrize("state_first", [False, True])
 def test_function_of_value_and_state_alone(tmp_path: Path, state_first: bool) -> None:
     """It takes whole slices, and has a second state, of what is parked."""
