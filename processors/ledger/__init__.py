@@ -1,1 +1,1 @@
-"""How a unit of work ends: a Kafka transaction, and what may stand in its place."""
+"""Ledgers, which end units of work: by Kafka transactions, at least once, or in a sink."""

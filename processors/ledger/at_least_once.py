@@ -1,9 +1,9 @@
 """At-least-once: outputs are acknowledged, then the offsets are committed, without a transaction.
 
-A session over these clients keeps its rules: units that end whole, offsets of owned partitions,
-membership, tokens that settle a commit without an answer. What differs is the end of a unit. An
-abort takes nothing back, so outputs of a unit that is done again are there twice; no producer is
-fenced; and changes of state are in the changelog before the offsets that they belong to.
+A session over these clients follows the same rules for units, ownership, membership, and commits
+without an answer. Only the end of a unit differs. An abort takes nothing back, so a unit that is
+done again writes its outputs twice. No producer is fenced. State changes are in the changelog
+before their offsets are committed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _REFUSED = (
     StaleMemberEpochError,
     UnknownMemberIdError,
 )
-"""After these the offsets are certainly not committed; after others only a look can tell."""
+"""After these errors the offsets are certainly not committed; after others, read them to know."""
 
 
 class AtLeastOnceConfig(SessionConfig[bytes | None, bytes | None], in_kafka=False, kind="session"):
@@ -140,7 +140,7 @@ class PlainProducer(Protocol):
 
 
 class CommittingConsumer(Protocol):
-    """A consumer that commits by itself."""
+    """A consumer that commits offsets."""
 
     def commit(
         self,
@@ -151,11 +151,11 @@ class CommittingConsumer(Protocol):
 
 
 class AtLeastOnceProducer:
-    """A plain producer in the place of a session's transactional one.
+    """A plain producer behind the interface of a session's transactional one.
 
     Args:
-        producer: Sends.
-        consumer: Gives the session's present consumer, which commits.
+        producer: Sends records.
+        consumer: Returns the session's present consumer, which commits.
     """
 
     def __init__(self, producer: PlainProducer, consumer: Callable[[], CommittingConsumer]) -> None:
@@ -169,7 +169,7 @@ class AtLeastOnceProducer:
         return None
 
     def begin_transaction(self) -> None:
-        """Nothing is opened."""
+        """Forget the offsets of the unit before."""
         self._offsets = {}
 
     def send(
@@ -216,15 +216,15 @@ class AtLeastOnceProducer:
         group_metadata: ConsumerGroupMetadata,
         timeout_ms: int | None = None,
     ) -> None:
-        """Keep the offsets for the end: nothing may fail behind their commit."""
+        """Keep the offsets for the end of the unit, as no step may fail after their commit."""
         self._offsets = offsets
 
     async def commit_transaction(self, timeout_ms: int | None = None) -> None:
-        """Commit the offsets; everything that was sent is acknowledged.
+        """Commit the offsets, after all acknowledgements.
 
         Raises:
-            TransactionAbortableError: The group refuses them: the unit is done again.
-            KafkaError: They may be committed or not.
+            TransactionAbortableError: The group refuses them; the unit is done again.
+            KafkaError: It is unknown whether they are committed.
         """
         offsets, self._offsets = self._offsets, {}
         if not offsets:
@@ -235,16 +235,15 @@ class AtLeastOnceProducer:
             raise TransactionAbortableError(f"the offsets were refused: {error}") from error
 
     async def abort_transaction(self, timeout_ms: int | None = None) -> None:
-        """Forget the offsets, and wait until nothing of the unit is on its way.
+        """Forget the offsets, and wait for the answers to the unit's records; stored ones stay.
 
-        What is stored stays. A record that fails later would otherwise be taken for one of the
-        next unit.
+        Otherwise a record that fails later would count as a failure of the next unit.
 
         Args:
             timeout_ms: Limit, half a minute by default.
 
         Raises:
-            RequestTimedOutError: Records are still on their way; a new producer has to follow.
+            RequestTimedOutError: Records have no answer yet; the session must make a new producer.
         """
         self._offsets = {}
         try:

@@ -1,9 +1,8 @@
-"""What a ledger is: it hands out input, takes outputs, and ends units of work.
+"""The interface ``Ledger``: it polls input, takes outputs, and ends units of work.
 
-The worker decides what a unit holds and when it ends; the ledger decides how. A Kafka transaction
-is one way (``transaction``). At-least-once delivery, a sink that keeps offsets beside its rows, and
-a transaction that is prepared together with another system's are others: each implements ``Ledger``
-and calls its owner back at the same moments.
+The worker decides what a unit holds and when it ends; the ledger decides how. It may end in a Kafka
+transaction (``transaction``), at least once, or in a transaction of a sink (``sink``). Each ledger
+calls its owner at the same moments.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from onceflow.transactions import Abort
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """What a poll gave.
+    """The result of a poll.
 
     Attributes:
         records: Records by partition, in order.
-        input_error: A partition, or the whole input, cannot be read; nothing else is wrong.
-        unit_error: The end of a unit within a rebalance failed in a way that would come again.
+        input_error: A partition, or the whole input, cannot be read; the unit is not affected.
+        unit_error: The end of a unit within a rebalance failed, and would fail again.
     """
 
     records: dict[TopicPartition, list[ConsumerRecord]] = field(default_factory=dict)
@@ -35,46 +34,45 @@ class Polled:
 
 
 class LedgerOwner(Protocol):
-    """The worker, as its ledger calls it back: within ``poll``, ``commit`` or ``abort``, never
-    beside them."""
+    """The worker, as its ledger sees it. The ledger calls it only within ``poll``, ``commit`` and
+    ``abort``."""
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Partitions came. Returns those that must stay paused for now."""
+        """Add partitions; return those to pause for now."""
 
     def collect(self) -> list[Run]:
-        """What the unit has to send before it ends: outputs, then changes of state."""
+        """Return the unsent records of the unit: outputs, then state changes."""
 
     def offsets(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Up to where the unit goes, asked when all of ``collect`` is acknowledged."""
+        """Return the offsets of the unit; called when all of ``collect`` is acknowledged."""
 
     def committed(self) -> None:
-        """The unit is committed: state reaches its maps."""
+        """Write the committed unit's state to the maps."""
 
     def aborted(self, abort: Abort) -> None:
-        """The unit is void, and so is every record that was polled and is not committed: they
-        are read again."""
+        """Drop the unit and all polled records that are not committed; they are read again."""
 
     def released(self, partitions: Sequence[TopicPartition], lost: bool) -> list[TopicPartition]:
-        """Partitions are gone. With ``lost``, somebody else may own them already.
+        """Close the tasks of partitions that are gone. If ``lost``, others may own them already.
 
         Returns:
-            Partitions that stay and whose polled records were dropped: they are to be paused, and
-            read again from what is committed.
+            Remaining partitions whose polled records were dropped: they must be paused, and read
+            again from the committed offsets.
         """
 
 
 class Ledger(Protocol):
-    """How units end. All coroutines run one at a time."""
+    """Ends units. Its coroutines run one at a time."""
 
     @property
     def last_abort(self) -> Abort | None:
-        """Why the latest unit was aborted."""
+        """Why the last aborted unit was aborted; None before the first."""
 
     async def open(self) -> None:
-        """Make clients and become a member of the group."""
+        """Make clients and join the group."""
 
     async def poll(self, timeout_ms: int, max_records: int) -> Polled:
-        """Take records. Rebalances happen in here: the unit ends, the owner is called back.
+        """Take records. Rebalances happen in here: they end the unit and call the owner.
 
         Raises:
             KafkaError: A client cannot be made, or committed offsets cannot be read.
@@ -84,7 +82,7 @@ class Ledger(Protocol):
         """Send outputs of the open unit early.
 
         Returns:
-            False when the unit was aborted instead.
+            False if the unit was aborted instead.
 
         Raises:
             RecordError: An output can never be delivered; the unit is aborted.
@@ -94,20 +92,20 @@ class Ledger(Protocol):
         """End the unit: collect, send, wait for acknowledgements, commit with its offsets.
 
         Returns:
-            False when it became an abort.
+            False if it became an abort.
 
         Raises:
             RecordError: An output can never be delivered; the unit is aborted.
         """
 
     async def abort(self) -> None:
-        """Make the unit void."""
+        """Abort the unit."""
 
     def note(self, partition: TopicPartition) -> str | None:
-        """The text beside the committed offset of an assigned partition, as far as it is known."""
+        """Return the note beside the committed offset of an assigned partition, if it is known."""
 
     def place(self, partition: TopicPartition) -> int | None:
-        """The committed offset of an assigned partition, as far as it is known."""
+        """Return the committed offset of an assigned partition, if it is known."""
 
     async def pause(self, partitions: Sequence[TopicPartition]) -> None:
         """Take no records of these partitions until ``resume``."""
@@ -116,23 +114,23 @@ class Ledger(Protocol):
         """Take records of these partitions again."""
 
     async def read_again(self, partition: TopicPartition) -> None:
-        """Drop what was fetched of a partition and not handed out, and fetch it again."""
+        """Drop fetched records of a partition that no poll has returned, and fetch them again."""
 
     async def check_membership(self) -> None:
-        """Ask whether this worker still counts as the owner of its partitions.
+        """Ask the coordinator whether this worker is still a member of its group.
 
         Raises:
-            KafkaError: It does not, or nobody answers.
+            KafkaError: It is not, or no broker answers.
         """
 
     async def position(self, partition: TopicPartition) -> int:
-        """Offset of the next record that a poll would give of an assigned partition."""
+        """Return the offset of the next record that a poll would return."""
 
     async def at_end(self, partition: TopicPartition) -> bool:
-        """Whether a partition was read to its end, as far as the last answer tells."""
+        """Return whether a partition was read to its end, by the broker's last answer."""
 
     def wakeup(self) -> None:
-        """Make a waiting poll return; from any thread."""
+        """Make a waiting poll return; callable from any thread."""
 
     async def close(self, timeout_ms: int, *, leave_group: bool) -> None:
-        """Make the open unit void and release everything, within the limit."""
+        """Abort the open unit and release all clients, within the time limit."""

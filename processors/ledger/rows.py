@@ -1,8 +1,8 @@
 """Rows of the open unit, collected for a sink.
 
-A row travels like an output: it belongs to the frame of its call, reaches the unit when the record
-succeeded, and is cleared with the unit's other outputs. It never becomes bytes, so it has a lane of
-its own, from which the ledger of a sink takes it.
+A row goes the way of an output: it is in the frame of its call, reaches the unit when the record
+has succeeded, and is dropped with the unit's other outputs. It is never encoded as bytes, so rows
+have their own lane, from which the sink's ledger takes them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Row = Mapping[str, object]
 
 
 class RowLane(Lane):
-    """Rows, each beside the record that it was made from.
+    """Rows, with the record that each was made from.
 
     Attributes:
         rows: Rows that are not written yet.
-        records: The record of each.
+        records: The record of each row.
     """
 
     __slots__ = ("records", "rows")
@@ -44,22 +44,22 @@ class RowLane(Lane):
         headers: Headers = (),
         partition: int | None = None,
     ) -> None:
-        """Take a row and its record, in the places of an output's value and key."""
+        """Add a row and its record, given as an output's value and key."""
         self.rows.append(cast("Row", value))
         self.records.append(cast("ConsumerRecord", key))
 
     def take_rows(self) -> tuple[list[Row], list[ConsumerRecord]]:
-        """What is collected; the lane is empty then."""
+        """Remove and return the rows and their records."""
         found = self.rows, self.records
         self.clear()
         return found
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop all rows."""
         self.rows, self.records = [], []
 
 
 def row_lane(lanes: Lanes) -> RowLane:
-    """The lane of rows, which is made when it is asked for first."""
+    """Return the lane of rows, which the first call makes."""
     found = lanes.lane(LANE)
     return found if isinstance(found, RowLane) else RowLane(lanes)

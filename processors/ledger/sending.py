@@ -27,7 +27,7 @@ async def send_runs(
     Args:
         target: A session or a producer.
         runs: Outputs.
-        refused: Called with the topic and the error when the brokers have no such topic for us.
+        refused: Called with topic and error, if the topic does not exist or may not be written.
 
     Raises:
         UndeliverableOutputError: An output can never be delivered.

@@ -1,9 +1,9 @@
 """The ledger of a sink: a unit is a transaction of the sink, with rows and offsets.
 
-It drives the rules of sessions with a sink (``transactions.sinks``): partitions are claimed there,
-reading goes on at the offsets that are stored there, and an owner that was replaced is refused.
-Kafka commits nothing of it. Dead letters are sent by a plain producer and acknowledged before the
-sink's commit, so that a death in between sends them again and loses none.
+It drives a session with a sink (``transactions.sinks``): the sink stores claims and offsets,
+reading continues at its offsets, and it refuses an owner that was replaced. Kafka commits nothing.
+A plain producer sends dead letters, which are acknowledged before the sink's commit; if the process
+dies in between, they are sent again and none is lost.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class SinkLedger:
     """Units as transactions of a sink. Also the session's listener.
 
     Args:
-        make_core: Starts a session that tells the listener.
+        make_core: Starts a session with the given listener.
         make_producer: Makes the producer of dead letters, when the first one is sent.
         owner: The worker.
         lanes: The worker's lanes, which hold the rows too.
-        calls: Brings callbacks home to the worker.
+        calls: Runs callbacks in the worker's thread.
         letters: Topics of dead letters; nothing else may be sent.
         revoke_budget_ms: Time for the commit within a rebalance.
     """
@@ -114,10 +114,10 @@ class SinkLedger:
         self._calls.home(self._lanes.lane(topic).refused, error)
 
     def _failed(self, error: KafkaError) -> None:
-        """End the unit after a dead letter failed.
+        """Abort the unit after a dead letter failed.
 
         Raises:
-            KafkaError: The error, where going on would not help.
+            KafkaError: The error, if going on would not help.
         """
         self._open_core.abort(error)
         if judge(error).reaction is Reaction.RAISE:
@@ -143,17 +143,17 @@ class SinkLedger:
             raise _refused(error) from error
 
     async def abort(self) -> None:
-        """Make the unit void."""
+        """Abort the unit."""
         self._open_core.abort()
 
     # Input ---------------------------------------------------------------------------------
 
     def note(self, partition: TopicPartition) -> str | None:
-        """Nothing is noted beside the offsets of a sink."""
+        """Return None: a sink's offsets have no notes."""
         return None
 
     def place(self, partition: TopicPartition) -> int | None:
-        """The stored offset of a claimed partition, as far as it is known."""
+        """Return the stored offset of a claimed partition, if it is known."""
         return self._open_core.place(partition)
 
     async def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -165,11 +165,11 @@ class SinkLedger:
         self._open_core.resume(partitions)
 
     async def read_again(self, partition: TopicPartition) -> None:
-        """Drop what was fetched of a partition and not handed out, and fetch it again."""
+        """Drop fetched records of a partition that no poll has returned, and fetch them again."""
         await self._open_core.read_again(partition)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Offset of the next record that a poll would give of an assigned partition."""
+        """Return the offset of the next record that a poll would return."""
         return await self._open_core.position(partition)
 
     async def at_end(self, partition: TopicPartition) -> bool:
@@ -177,7 +177,7 @@ class SinkLedger:
         return self._open_core.at_end(partition)
 
     async def check_membership(self) -> None:
-        """Ask whether this worker still counts; see ``Ledger.check_membership``."""
+        """Check the membership; see ``Ledger.check_membership``."""
         await self._open_core.check_membership()
 
     def wakeup(self) -> None:
@@ -202,15 +202,15 @@ class SinkLedger:
     # The session's listener ----------------------------------------------------------------
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions came."""
+        """Make tasks of added partitions, and pause those that wait."""
         waiting = self._calls.home(self._owner.assigned, partitions)
         if waiting:
             self._open_core.pause(waiting)
 
     async def progress(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Within a rebalance: send dead letters, hand the rows over, and tell how far they go."""
+        """Prepare a commit within a rebalance: send dead letters, and return rows and offsets."""
         if self._core is None:
-            return {}  # It is being closed, and has dropped what was open.
+            return {}  # The ledger is being closed, and the open unit is dropped.
         return await self._finish(self._revoke_budget_ms)
 
     async def _finish(self, timeout_ms: int | None) -> Mapping[TopicPartition, OffsetAndMetadata]:
@@ -223,16 +223,16 @@ class SinkLedger:
         return self._calls.home(self._owner.offsets)
 
     def committed(self) -> None:
-        """The sink's transaction is committed."""
+        """Tell the worker that the sink's transaction is committed."""
         self._calls.home(self._owner.committed)
 
     def aborted(self, abort: Abort) -> None:
-        """It is not, and what was polled is read again."""
+        """Tell the worker that the unit is aborted and its records are read again."""
         self._last_abort = abort
         self._calls.home(self._owner.aborted, abort)
 
     async def released(self, partitions: Sequence[TopicPartition], lost: bool) -> None:
-        """Partitions are gone."""
+        """Close the tasks of lost or revoked partitions."""
         dropped = self._calls.home(self._owner.released, partitions, lost)
         if dropped:
             await self._open_core.put_back(dropped)
@@ -240,5 +240,5 @@ class SinkLedger:
 
 
 def _refused(error: SinkRowError) -> UndeliverableOutputError:
-    """The record's failure, for which its policy decides."""
+    """Return the error as a failure of the record, to which its policy applies."""
     return UndeliverableOutputError(f"the sink refuses a row: {error}")

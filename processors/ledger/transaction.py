@@ -1,8 +1,7 @@
 """The ledger of exactly-once: a unit is a Kafka transaction with its offsets (KIP-98, KIP-447).
 
-It drives a session, blocking or asyncio, and translates: runs into sends, errors of sends into
-aborts, callbacks of rebalances into calls of the worker. The rules of transactions are the
-session's.
+It drives a blocking or asyncio session: it sends runs, turns errors of sends into aborts, and
+forwards rebalance callbacks to the worker. The session holds the rules of transactions.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ class TransactionLedger:
     """Units as transactions of one session. Also the session's listener.
 
     Args:
-        make_session: Makes a session that tells the listener.
+        make_session: Makes a session with the given listener.
         owner: The worker.
-        lanes: The worker's lanes, to note targets that the brokers refuse.
-        calls: Brings callbacks home to the worker.
+        lanes: The worker's lanes, to note topics that the brokers refuse.
+        calls: Runs callbacks in the worker's thread.
         revoke_budget_ms: Time for the commit within a rebalance.
     """
 
@@ -100,7 +99,7 @@ class TransactionLedger:
         try:
             await self._send(runs)
         except KafkaError as error:
-            # The table of abort reasons says what follows, as for an error of the commit.
+            # The table of abort reasons decides, as for an error of the commit.
             await settle(self._open_session.abort(error))
             return False
         return True
@@ -121,17 +120,17 @@ class TransactionLedger:
         return await settle(self._open_session.commit(offsets))
 
     async def abort(self) -> None:
-        """Make the unit void."""
+        """Abort the unit."""
         await settle(self._open_session.abort())
 
     # Input ---------------------------------------------------------------------------------
 
     def note(self, partition: TopicPartition) -> str | None:
-        """The text beside the committed offset of an assigned partition, as far as it is known."""
+        """Return the note beside the committed offset of an assigned partition, if it is known."""
         return self._open_session.note(partition)
 
     def place(self, partition: TopicPartition) -> int | None:
-        """The committed offset of an assigned partition, as far as it is known."""
+        """Return the committed offset of an assigned partition, if it is known."""
         return self._open_session.place(partition)
 
     async def pause(self, partitions: Sequence[TopicPartition]) -> None:
@@ -143,11 +142,11 @@ class TransactionLedger:
         self._open_session.resume(partitions)
 
     async def read_again(self, partition: TopicPartition) -> None:
-        """Drop what was fetched of a partition and not handed out, and fetch it again."""
+        """Drop fetched records of a partition that no poll has returned, and fetch them again."""
         await settle(self._open_session.read_again(partition))
 
     async def position(self, partition: TopicPartition) -> int:
-        """Offset of the next record that a poll would give of an assigned partition."""
+        """Return the offset of the next record that a poll would return."""
         return await settle(self._open_session.position(partition))
 
     async def at_end(self, partition: TopicPartition) -> bool:
@@ -155,7 +154,7 @@ class TransactionLedger:
         return await settle(self._open_session.at_end(partition))
 
     async def check_membership(self) -> None:
-        """Ask whether this worker still counts; see ``Ledger.check_membership``."""
+        """Check the membership; see ``Ledger.check_membership``."""
         await settle(self._open_session.check_membership())
 
     def wakeup(self) -> None:
@@ -172,36 +171,36 @@ class TransactionLedger:
     # The session's listener ----------------------------------------------------------------
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions came."""
+        """Make tasks of added partitions, and pause those that wait."""
         waiting = self._calls.home(self._owner.assigned, partitions)
         if waiting:
             self._open_session.pause(waiting)
-            self._open_session.wakeup()  # Restoring begins now, not when this poll waited in vain.
+            self._open_session.wakeup()  # Restore now, not after this poll's wait.
 
     async def progress(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Within a rebalance: send what the unit holds, and tell how far it goes."""
+        """Prepare a commit within a rebalance: send the unit's records, and return its offsets."""
         if self._session is None:
-            return {}  # It is being closed, and has aborted what was open.
+            return {}  # The ledger is being closed, and the open unit is aborted.
         return await self._finish(self._revoke_budget_ms)
 
     async def _finish(self, timeout_ms: int | None) -> Mapping[TopicPartition, OffsetAndMetadata]:
         runs = self._calls.home(self._owner.collect)
         await self._send(runs)
         if any(run.sent is not None and run.partition is not None for run in runs):
-            # What is noted beside the offsets includes where the changelogs end.
+            # The notes beside the offsets hold the ends of the changelogs.
             await settle(self._open_session.flush(timeout_ms))
         return self._calls.home(self._owner.offsets)
 
     def committed(self) -> None:
-        """The transaction is committed."""
+        """Tell the worker that the transaction is committed."""
         self._calls.home(self._owner.committed)
 
     def aborted(self, abort: Abort) -> None:
-        """The transaction is aborted."""
+        """Tell the worker that the transaction is aborted."""
         self._calls.home(self._owner.aborted, abort)
 
     async def released(self, partitions: Sequence[TopicPartition], lost: bool) -> None:
-        """Partitions are gone."""
+        """Close the tasks of lost or revoked partitions."""
         dropped = self._calls.home(self._owner.released, partitions, lost)
         if dropped:
             await settle(self._open_session.put_back(dropped))

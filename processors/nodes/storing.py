@@ -1,4 +1,4 @@
-"""A function at work whose results are rows of a sink."""
+"""Runs functions whose results are rows of a sink (``@app.sink``)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from onceflow.sdk.model.consumer_record import ConsumerRecord
 
 
 def as_row(name: str, value: object) -> Row:
-    """A result as values by column name.
+    """Return a result as values by column name.
 
     Raises:
-        UndeliverableOutputError: It is no row.
+        UndeliverableOutputError: It is not a row.
     """
     if isinstance(value, Mapping):
         return cast("Row", value)
@@ -45,7 +45,7 @@ class RowResults(Results):
     Args:
         node: The function.
         lanes: Where outputs of the unit are collected.
-        record_bytes_max: Not used: rows are no records.
+        record_bytes_max: Not used, as rows are not sent to Kafka.
     """
 
     __slots__ = ("rows",)
@@ -69,7 +69,7 @@ class RowResults(Results):
 
 
 class StoringWork(FunctionWork):
-    """One such function at work.
+    """Runs one function whose results are rows.
 
     Args:
         node: The function.
