@@ -1,8 +1,9 @@
-"""Functions over many records at once (``batch=``): what they may take.
+"""Declares functions over many records (``batch=``).
 
-A function takes the values of a run of records: as a list, ``list[T]``, or as an Arrow record batch
-or array. Parameters named ``key`` and ``headers`` get lists too, those of tables a list of rows,
-one for each record. State, contexts and single records belong to one record: there is none here.
+Such a function takes the values of a run of records as a list, ``list[T]``, or as an Arrow record
+batch or array. Parameters named ``key`` and ``headers`` get lists too; those of tables get a list
+of rows, one for each record. State, contexts and single records are refused, as they belong to one
+record.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ class BatchDeclaration(Declaration):
 
     Attributes:
         size: Most records in one call.
-        parts: What its parameters get.
-        takes: Type that it takes, as text.
+        parts: What each parameter gets.
+        takes: Type of its argument, as text.
         lookups: The tables that it looks up.
     """
 
@@ -67,7 +68,7 @@ class BatchDeclaration(Declaration):
 
     @property
     def always_gives(self) -> bool:
-        """What it gives is told by its results only."""
+        """False, as only the results of a call show whether it gives any."""
         return False
 
     def node(self, parents: tuple[str, ...], group: str) -> Node:
@@ -91,10 +92,10 @@ class BatchDeclaration(Declaration):
 
 
 def check_alone(**options: object) -> None:
-    """Refuse options that work on single records.
+    """Refuse options for functions of single records.
 
     Raises:
-        DeclarationError: One is given.
+        DeclarationError: One of them is given.
     """
     for name, value in options.items():
         if value is not None:
@@ -113,7 +114,7 @@ def declare_batch(
     to: str | None,
     options: FunctionOptions,
 ) -> BatchDeclaration:
-    """Read a batch function's signature and put its declaration together.
+    """Make the declaration of a batch function from its signature and options.
 
     Raises:
         DeclarationError: The declaration contradicts itself, or a type has no codec.
@@ -155,7 +156,7 @@ def _check_size(called: str, batch: object) -> int:
 
 
 def _read_parts(called: str, signature: Signature, format: Format) -> tuple[Part, ...]:
-    """What the parameters of a batch function get."""
+    """Return what each parameter of a batch function gets."""
     if signature.is_async:
         raise DeclarationError(
             f"{called}: batch= needs a plain function, as only one batch is processed at "

@@ -1,8 +1,8 @@
-"""Turns a decorated function and its options into a declaration, and declarations into nodes.
+"""Makes a declaration of a decorated function and its options, and nodes of declarations.
 
-The function itself is returned unchanged, so that it can be called and tested like any other. A
-declaration needs neither network nor files; the group, which names states, is known only when the
-topology is built.
+A decorator returns the function unchanged, so that it can be called and tested as before. Declaring
+needs neither network nor files. The group, which names states, is known only when the topology is
+built.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from onceflow.sdk.errors import InvalidTopicError
 from onceflow.sdk.model.record_checks import check_topic_name
 
 CONCURRENCY_MAX: Final = 10_000
-"""Largest ``concurrency=``: each call at once holds a record, a coroutine and what it did."""
+"""Largest ``concurrency=``: each running call holds a record, a coroutine and its results."""
 
 NO_LIMITS: Final = DeadLetterLimits()
 """The limits of dead letters where none are declared."""
@@ -66,7 +66,7 @@ Source: TypeAlias = "str | Callable[..., object] | Sequence[str]"
 """A topic, several topics, or a function whose results are taken."""
 
 _PLAIN_VALUES: Final = (bytes, str, int, float, bool, dict)
-"""What a handler returns as a value; never an Output, and never several."""
+"""Types of single values that a handler returns; never an Output, and never several."""
 
 _SEVERAL: Final = frozenset(
     {
@@ -79,7 +79,7 @@ _SEVERAL: Final = frozenset(
         collections.abc.Sequence,
     }
 )
-"""What a function returns that gives several results."""
+"""Return types of functions that give several results."""
 
 _KINDS: Final[Mapping[object, StateKind]] = {
     State: StateKind.VALUE,
@@ -108,7 +108,7 @@ class Rekey:
     """Another key for the records of a function.
 
     Attributes:
-        key_of: The key by the value.
+        key_of: Returns the key for a value.
         value_type: Type of the values.
     """
 
@@ -116,10 +116,10 @@ class Rekey:
     value_type: object
 
     def node(self, declared: Declaration, parents: tuple[str, ...], group: str) -> RekeyNode:
-        """The node in front of the function, which writes ``<group>-<function>-repartition``.
+        """Return the node before the function, which writes ``<group>-<function>-repartition``.
 
         Raises:
-            DeclarationError: A name cannot be part of a topic's.
+            DeclarationError: A name cannot be part of a topic name.
         """
         check_name("group id of processors with key=", group)
         check_name("processor name", declared.name)
@@ -144,7 +144,7 @@ def make_rekey(called: str, key: object, signature: Signature) -> Rekey | None:
     """Check the ``key=`` of a declaration.
 
     Raises:
-        DeclarationError: It is no function, or nothing tells the type of the values.
+        DeclarationError: It is not a function, or the function has no parameter for the value.
     """
     if key is None:
         return None
@@ -163,20 +163,20 @@ def make_rekey(called: str, key: object, signature: Signature) -> Rekey | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What is declared of one function, with its options.
+    """The declaration of one function, with its options.
 
     Attributes:
         name: Name of the processor.
-        topics: The topics that it reads; empty for one that takes the results of another.
+        topics: The topics that it reads; empty if it takes the results of another processor.
         parent: The processor whose results it takes in place of a topic.
         output_topic: Where returned values go, or None.
         function: The decorated function itself.
-        returns: Type of its results, None where it is not annotated.
-        format: Layout of structured values.
-        policy: What is done about a record that it fails on.
+        returns: Annotated type of its results, or None.
+        format: Format of structured values.
+        policy: Its failure policy.
         states: Its states.
         store: Where committed state is kept.
-        rekey: Gives records another key first, or None.
+        rekey: Gives records another key before the function gets them, or None.
     """
 
     name: str
@@ -203,16 +203,16 @@ class Declaration:
 
     @property
     def results(self) -> list[object]:
-        """The types of single results, as far as the annotation tells."""
+        """The types of single results, if the annotation shows them."""
         return _results(self.returns)
 
     @property
     def always_gives(self) -> bool:
-        """Whether every call gives a value that has to go somewhere."""
+        """Whether each call returns a value, which needs a target."""
         return (typing.get_origin(self.returns) or self.returns) in _PLAIN_VALUES
 
     def node(self, parents: tuple[str, ...], group: str) -> Node:
-        """The node of the topology.
+        """Return the node of the topology.
 
         Args:
             parents: Names of the nodes whose results it takes.
@@ -221,7 +221,7 @@ class Declaration:
         raise NotImplementedError
 
     def specs(self, group: str) -> tuple[StateSpec, ...]:
-        """Its states with their places in a group."""
+        """Return its states as they are named in a group."""
         return tuple(state_spec(state, group, self.name) for state in self.states)
 
 
@@ -231,7 +231,7 @@ class FunctionDeclaration(Declaration):
 
     Attributes:
         signature: The function and its parameters.
-        branches: Further topics of its results, by name.
+        branches: Further output topics by name.
         lookups: The tables that it looks up.
         concurrency: How many of its calls may overlap in a task.
         parking: Bounds of parked records, or None.
@@ -284,7 +284,7 @@ def declare_function(
     concurrency: int = 1,
     park: bool | Parking = False,
 ) -> FunctionDeclaration:
-    """Read a function's signature and put its declaration together.
+    """Make the declaration of a function from its signature and options.
 
     Raises:
         DeclarationError: The declaration contradicts itself, or a type has no codec.
@@ -329,7 +329,7 @@ def _parking(
     """Check the ``park=`` of a declaration.
 
     Raises:
-        DeclarationError: It is none, or nothing can be parked.
+        DeclarationError: It has another type, or the function's records cannot be parked.
     """
     if given is False:
         return None
@@ -353,7 +353,7 @@ def _parking(
 
 
 def _parked_state(parking: Parking | None) -> list[StateDeclaration]:
-    """The state of parked records."""
+    """Return the state of parked records, if there are any."""
     if parking is None:
         return []
     layout = timer_layout("parked records")
@@ -409,16 +409,16 @@ def _branches(called: str, topics: Sequence[str], given: object) -> dict[str, st
 def find_lookups(
     called: str, signature: Signature, known: Sequence[Declaration], *, many: bool = False
 ) -> Lookups:
-    """The tables that a function looks up.
+    """Return the tables that a function looks up.
 
     Args:
         called: Name of the function.
         signature: Its parameters.
-        known: What the application has declared already.
+        known: Earlier declarations of the application.
         many: Whether a parameter gets a list of rows, one for each record.
 
     Raises:
-        DeclarationError: One is of another application, or its parameter takes no missing row.
+        DeclarationError: A table is of another application, or its parameter does not allow None.
     """
     found: tuple[list[str], list[str]] = ([], [])
     for argument in signature.arguments:
@@ -456,7 +456,7 @@ def find_lookups(
 
 
 def name_of(function: Callable[..., object], name: str | None) -> str:
-    """The name of a processor.
+    """Return the name of a processor.
 
     Raises:
         DeclarationError: It is empty.
@@ -468,7 +468,7 @@ def name_of(function: Callable[..., object], name: str | None) -> str:
 
 
 def to_nodes(declarations: Sequence[Declaration], group: str) -> list[Node]:
-    """The nodes of a topology: a source for each topic that is read, and the functions.
+    """Return the nodes of a topology: a source for each input topic, and the functions.
 
     Raises:
         DeclarationError: A state cannot be named within the group.
@@ -477,7 +477,7 @@ def to_nodes(declarations: Sequence[Declaration], group: str) -> list[Node]:
     functions: list[Node] = []
     for declared in declarations:
         if isinstance(declared.function, GlobalTable):
-            continue  # Every worker reads it, outside of the graph.
+            continue  # Each worker reads it, outside of the graph.
         for topic in declared.topics:
             sources.setdefault(topic, SourceNode(name=source_name(topic), topic=topic))
         parents = tuple(map(source_name, declared.topics))
@@ -495,10 +495,10 @@ def to_nodes(declarations: Sequence[Declaration], group: str) -> list[Node]:
 def find_source(
     called: str, source: object, known: Sequence[Declaration]
 ) -> tuple[tuple[str, ...], Declaration | None]:
-    """The topics, or the function whose results are taken.
+    """Return the topics, or the declaration of the function whose results are taken.
 
     Raises:
-        DeclarationError: It is none of these.
+        DeclarationError: The source is neither.
     """
     if isinstance(source, str):
         return (source,), None
@@ -529,7 +529,7 @@ def check_topics(called: str, topics: Sequence[str], **targets: str | None) -> N
         **targets: The topics that it writes, by parameter.
 
     Raises:
-        DeclarationError: A name is none of a topic, or records would come again for ever.
+        DeclarationError: A name is not valid, or records would be processed again for ever.
     """
     for parameter, name in (*(("topic", topic) for topic in topics), *targets.items()):
         if name is not None:
@@ -560,7 +560,7 @@ def make_policy(
     dead_letter: str | None,
     limits: DeadLetterLimits,
 ) -> FailurePolicy:
-    """The failure policy of a processor.
+    """Return the failure policy of a processor.
 
     Raises:
         DeclarationError: Its parts contradict each other.
@@ -613,9 +613,9 @@ def _states(called: str, signature: Signature, migrations: object) -> tuple[Stat
 
 
 def check_targets(declarations: Sequence[Declaration]) -> None:
-    """Refuse values that every call would return and that have nowhere to go.
+    """Refuse a function whose values have no target.
 
-    Only when all functions are known it is known whose results another one takes.
+    This needs all declarations, as another function may take the results.
 
     Raises:
         DeclarationError: A function returns values and has no target for them.
@@ -632,7 +632,7 @@ def check_targets(declarations: Sequence[Declaration]) -> None:
 
 
 def _check_moments(called: str, signature: Signature, parent: Declaration | None) -> None:
-    """Refuse a window or a timer where there is none."""
+    """Refuse parameters for a window or a due timer in functions that have none."""
     windowed = parent is not None and parent.windowed
     for argument in signature.arguments:
         if argument.kind is ArgumentKind.WINDOW and not windowed:
@@ -652,10 +652,10 @@ def _check_moments(called: str, signature: Signature, parent: Declaration | None
 
 
 def check_flow(parent: Declaration, called: str, signature: Signature) -> None:
-    """Refuse a function that cannot take what the one before it gives.
+    """Refuse a function that cannot take the results of its parent.
 
     Raises:
-        DeclarationError: It cannot.
+        DeclarationError: The types do not fit.
     """
     wanted = next((a for a in signature.arguments if a.kind is ArgumentKind.VALUE), None)
     if wanted is None:
@@ -669,7 +669,7 @@ def check_flow(parent: Declaration, called: str, signature: Signature) -> None:
 
 
 def _results(returns: object) -> list[object]:
-    """The types of single results, as far as the annotation tells."""
+    """Return the types of single results, if the annotation shows them."""
     if returns in (None, types.NoneType, Output, object, typing.Any):
         return []
     origin, inner = typing.get_origin(returns), typing.get_args(returns)
@@ -681,7 +681,7 @@ def _results(returns: object) -> list[object]:
 
 
 def fits(given: object, wanted: object) -> bool:
-    """Whether a value of one type can be given where another one is annotated."""
+    """Whether a value of one type can be an argument for a parameter of another type."""
     if wanted in (inspect.Parameter.empty, object, typing.Any) or given == wanted:
         return True
     if typing.get_origin(wanted) in (typing.Union, types.UnionType):
@@ -690,10 +690,10 @@ def fits(given: object, wanted: object) -> bool:
 
 
 def choice(kind: type[E], called: str, parameter: str, value: object) -> E:
-    """The member of an enum that a parameter names.
+    """Return the member of an enum that a parameter names.
 
     Raises:
-        DeclarationError: It names none.
+        DeclarationError: There is no such member.
     """
     try:
         return kind(value)
@@ -703,7 +703,7 @@ def choice(kind: type[E], called: str, parameter: str, value: object) -> E:
 
 
 def taken_type(signature: Signature) -> str:
-    """The type that a function takes, as text."""
+    """Return the type of a function's value, as text."""
     for argument in signature.arguments:
         if argument.kind is ArgumentKind.VALUE:
             return shown_type(argument.annotation)
@@ -711,7 +711,7 @@ def taken_type(signature: Signature) -> str:
 
 
 def shown_type(annotation: object) -> str:
-    """A type as text, empty where nothing is annotated."""
+    """Return a type as text; empty without an annotation."""
     if annotation in (None, inspect.Parameter.empty):
         return ""
     return inspect.formatannotation(annotation)

@@ -1,4 +1,4 @@
-"""Turns joins of two streams, of two tables, or of both, into declarations."""
+"""Declares joins of two streams, of two tables, or of a stream and a table."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ BUFFER_STATE = "buffer"
 
 
 class Kind(enum.Enum):
-    """Which results a join gives."""
+    """Whether a join gives results without a partner."""
 
     INNER = "inner"
     LEFT = "left"
@@ -71,7 +71,7 @@ _ALONE = {
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """The arguments of ``App.join`` that it alone has, as given."""
+    """The arguments of ``App.join``, without the options that all functions have."""
 
     left: object
     right: object
@@ -89,12 +89,12 @@ class JoinDeclaration(Declaration):
     """A join of two streams with its options.
 
     Attributes:
-        sides: The left and the right stream: a topic, or what another processor gives.
-        arguments: What its function takes.
+        sides: The left and the right stream: a topic, or a processor.
+        arguments: The parameters of its function.
         kind: Which records give a result without a partner.
         within_ms: Longest time between partners.
         grace_ms: How long partners may come late.
-        timing: Where records stand in time.
+        timing: How it takes the time of records.
         late_topic: Where late records go, or None.
     """
 
@@ -113,7 +113,7 @@ class JoinDeclaration(Declaration):
 
     @property
     def always_gives(self) -> bool:
-        """Unless it is annotated to give nothing."""
+        """Whether its annotation says that it returns values."""
         return self.returns not in (None, types.NoneType)
 
     def node(self, parents: tuple[str, ...], group: str) -> Node:
@@ -149,7 +149,7 @@ class TableJoinDeclaration(Declaration):
     """A join of two tables with its options.
 
     Attributes:
-        arguments: What its function takes.
+        arguments: The parameters of its function.
         kind: Which rows give a result without a partner.
         tables: Names of both.
     """
@@ -160,7 +160,7 @@ class TableJoinDeclaration(Declaration):
 
     @property
     def always_gives(self) -> bool:
-        """Unless it is annotated to give nothing."""
+        """Whether its annotation says that it returns values."""
         return self.returns not in (None, types.NoneType)
 
     def node(self, parents: tuple[str, ...], group: str) -> Node:
@@ -187,7 +187,7 @@ def declare_join(
     joining: Joining,
     options: FunctionOptions,
 ) -> Declaration:
-    """Read a join's signature and put its declaration together.
+    """Make the declaration of a join from its signature and options.
 
     Raises:
         DeclarationError: The declaration contradicts itself, or a type has no codec.
@@ -258,10 +258,10 @@ def _node_name(side: str | Declaration) -> str:
 def _stream(
     called: str, name: str, given: object, known: Sequence[Declaration]
 ) -> str | Declaration:
-    """One side of a join of streams.
+    """Return one side of a join of streams.
 
     Raises:
-        DeclarationError: It is no topic, and no function that is a processor already.
+        DeclarationError: It is neither a topic nor a declared processor.
     """
     if isinstance(given, str):
         return given
@@ -276,10 +276,11 @@ def _stream(
 
 
 def _check_given(called: str, argument: Argument, side: str | Declaration) -> None:
-    """Refuse a parameter that cannot take what a function gives.
+    """Refuse a parameter that cannot take the results of a side.
 
     Raises:
-        DeclarationError: It has another type, or none: the values lie in the buffer as bytes.
+        DeclarationError: Its type does not fit, or it has no annotation, which is needed to read
+            values from the buffer.
     """
     if isinstance(side, str):
         return
@@ -306,7 +307,7 @@ def _with_table(
     common: Options,
     kind: Kind,
 ) -> FunctionDeclaration:
-    """A join of a stream with a table: a function that looks the table up."""
+    """Declare a join of a stream with a table, as a function that looks the table up."""
     if kind is Kind.OUTER:
         raise DeclarationError(
             f"{called}: kind='outer': a join with a table gives a result for each record "
@@ -351,7 +352,7 @@ def _with_table(
 def _only_with(
     row: Argument, arguments: Sequence[Argument], function: Callable[..., object]
 ) -> Callable[..., object]:
-    """The function of an inner join: no result without a row."""
+    """Return the function of an inner join, which gives no result without a row."""
     names = [argument.name for argument in arguments if not argument.keyword_only]
 
     def call(*given: object, **named: object) -> object:
@@ -362,10 +363,10 @@ def _only_with(
 
 
 def _refuse_times(called: str, joining: Joining) -> None:
-    """Refuse what joins of streams alone have.
+    """Refuse options that only joins of two streams have.
 
     Raises:
-        DeclarationError: It is given.
+        DeclarationError: One of them is given.
     """
     for parameter in ("within", "grace", "time", "idle", "late"):
         if getattr(joining, parameter) is not None:
@@ -376,7 +377,7 @@ def _refuse_times(called: str, joining: Joining) -> None:
 
 
 def _buffer(within_ms: int, grace_ms: int) -> StateDeclaration:
-    """The records that wait for partners."""
+    """Return the state of records that wait for partners."""
 
     def due_of(key: bytes) -> tuple[bytes, int] | None:
         if key[:1] != ROW:

@@ -1,4 +1,4 @@
-"""Options that all declarations of functions share."""
+"""Checks the options that all declarations of functions have."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class FunctionOptions(TypedDict, total=False):
 
     Keys:
         name: Name of the function in the application, its own by default; names the changelogs.
-        dead_letter: Topic of records that fail for good; makes that the policy.
-        retries: Further attempts at a record that fails: a number, or ``Retries``.
+        dead_letter: Topic of records whose last attempt failed.
+        retries: Further attempts at a failed record: a number, or ``Retries``.
         on_error: What follows the last attempt: ``stop`` (default) or ``skip``.
         limits: How many dead letters are too many.
         format: ``json`` or ``msgpack`` for structured values.
@@ -44,15 +44,15 @@ class FunctionOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The same, checked.
+    """Checked options.
 
     Attributes:
         name: Name of the function in the application.
-        policy: What is done about a record that it fails on.
+        policy: Its failure policy.
         dead_letter: Topic of dead letters, or None.
-        format: Layout of structured values.
+        format: Format of structured values.
         store: Where committed state is kept.
-        migrations: As given.
+        migrations: The given migrations, not checked yet.
     """
 
     name: str

@@ -1,9 +1,8 @@
-"""Reads a handler's signature: which parameter gets what, and which states it declares.
+"""Reads a handler's signature: what each parameter gets, and which states it declares.
 
-Pure inspection at declaration time; no network and no files. The rules: a parameter annotated
-``ConsumerRecord``, ``Context``, ``Window``, ``State[...]``, ``MapState[...]`` or
-``ListState[...]`` gets that; one named ``key`` or ``headers`` gets these; the one that is left gets
-the value, decoded by its annotation.
+A parameter annotated ``ConsumerRecord``, ``Context``, ``Window``, ``State[...]``, ``MapState[...]``
+or ``ListState[...]`` gets such an object; one named ``key`` or ``headers`` gets these; the
+remaining one gets the value, decoded by its annotation.
 
 A new kind of argument is a member of ``ArgumentKind``, a rule in ``_kind`` and a binder in
 ``nodes.binding``.
@@ -33,7 +32,7 @@ _FACES: Mapping[object, tuple[tuple[int, ...], str]] = {
     MapState: ((2,), "MapState[key, value]"),
     ListState: ((1,), "ListState[value]"),
 }
-"""States, how many types their annotations have, and how these are written."""
+"""By state: how many types its annotation may have, and how to write it."""
 
 
 class ArgumentKind(enum.Enum):
@@ -66,13 +65,13 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A handler and what it takes.
+    """A handler and its parameters.
 
     Attributes:
         function: The decorated function itself.
         arguments: Its parameters in order.
-        is_async: Whether calling it gives a coroutine or an asynchronous generator.
-        returns: What it is annotated to return; None also where it is not annotated.
+        is_async: Whether it is a coroutine function or an asynchronous generator.
+        returns: Annotated type of its results; None without an annotation.
     """
 
     function: Handler
@@ -81,7 +80,7 @@ class Signature:
     returns: object = None
 
     def states(self) -> list[Argument]:
-        """The parameters that are states."""
+        """Return the parameters that are states."""
         return [a for a in self.arguments if a.kind is ArgumentKind.STATE]
 
 
@@ -92,11 +91,8 @@ def read_signature(
 
     Args:
         function: The decorated function.
-        pair: Why it takes two values, for messages; None where it takes one.
-        resources: Types of what startup functions give.
-
-    Returns:
-        What its parameters get.
+        pair: Why it must take two values, for messages; None if it takes one.
+        resources: Types of the startup functions' results.
 
     Raises:
         DeclarationError: A parameter cannot be filled.
@@ -122,7 +118,7 @@ def read_signature(
         has_default = parameter.default is not parameter.empty
         if has_default and kind is not ArgumentKind.STATE:
             if parameter.kind is parameter.KEYWORD_ONLY:
-                continue  # The user's own option, with its default.
+                continue  # A parameter of the user's own, with its default.
         elif has_default and not isinstance(parameter.default, typing.get_origin(annotation)):
             raise DeclarationError(
                 f"{name}: the default of state {parameter.name!r} is {parameter.default!r}; "
@@ -156,7 +152,7 @@ def read_signature(
 
 
 def table_of(annotation: object) -> Table[object, object] | None:
-    """The table of a parameter annotated ``Annotated[V | None, table]``, or None."""
+    """Return the table of a parameter annotated ``Annotated[V | None, table]``, or None."""
     if typing.get_origin(annotation) is not typing.Annotated:
         return None
     for mark in typing.get_args(annotation)[1:]:
@@ -168,7 +164,7 @@ def table_of(annotation: object) -> Table[object, object] | None:
 
 
 def lookup_of(annotation: object) -> GlobalLookup | None:
-    """The key of a parameter annotated ``Annotated[V | None, table.by(key)]``, or None."""
+    """Return the lookup of an annotation ``Annotated[V | None, table.by(key)]``, or None."""
     marks = typing.get_args(annotation)[1:]
     return next((mark for mark in marks if isinstance(mark, GlobalLookup)), None)
 

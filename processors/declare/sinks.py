@@ -30,17 +30,17 @@ _CALLS = ("open", "claim", "stored", "write", "close")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkDeclaration(FunctionDeclaration):
-    """A function that gives rows.
+    """A function whose results are rows.
 
     Attributes:
-        sink: Where they go.
+        sink: Stores the rows.
     """
 
     sink: Sink
 
     @property
     def always_gives(self) -> bool:
-        """Its results have a place: the sink."""
+        """False, as the sink takes its results."""
         return False
 
     def node(self, parents: tuple[str, ...], group: str) -> Node:
@@ -73,7 +73,7 @@ def declare_sink(
     resources: Collection[object],
     options: FunctionOptions,
 ) -> SinkDeclaration:
-    """Put the declaration of a function with a sink together.
+    """Make the declaration of a function with a sink.
 
     Raises:
         DeclarationError: The declaration contradicts itself, the sink is none, or the function
@@ -112,10 +112,10 @@ def _is_row(kind: object) -> bool:
 
 
 def _sink(found: FunctionDeclaration, sink: object) -> Sink:
-    """The sink with its table: the topic's name, where it names none.
+    """Return the sink; one that needs a table and names none gets the topic's name.
 
     Raises:
-        DeclarationError: It is no sink, or has no table.
+        DeclarationError: It is not a sink, or has no table.
     """
     missing = [name for name in _CALLS if not callable(getattr(sink, name, None))]
     if missing or isinstance(sink, type):

@@ -1,4 +1,4 @@
-"""Turns a table into a declaration."""
+"""Declares tables and global tables."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TableDeclaration(Declaration):
 
     @property
     def always_gives(self) -> bool:
-        """A table may be looked up and feed nothing."""
+        """False, as a table needs no target."""
         return False
 
     @property
@@ -65,7 +65,7 @@ def declare_table(
     known: Sequence[Declaration],
     options: FunctionOptions,
 ) -> TableDeclaration:
-    """Put the declaration of a table together; its function is the table itself.
+    """Make the declaration of a table, whose function is the table itself.
 
     Raises:
         DeclarationError: The topic cannot be read, it has a table already, or a type has no codec.
@@ -108,7 +108,7 @@ def declare_global_table(
     name: str | None,
     format: Format | str,
 ) -> Declaration:
-    """Put the declaration of a global table together; its function is the table itself.
+    """Make the declaration of a global table, whose function is the table itself.
 
     Raises:
         DeclarationError: The topic cannot be read, it has a table already, or a type has no codec.

@@ -1,4 +1,4 @@
-"""Turns a function that timers call into a declaration."""
+"""Declares functions that are called when timers are due."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class TimerDeclaration(Declaration):
 
 
 def timers_of(declared: Declaration) -> str | None:
-    """Name of the parameter that sets timers, or None."""
+    """Return the name of the parameter that sets timers, or None."""
     if not isinstance(declared, FunctionDeclaration):
         return None
     arguments = declared.signature.arguments
@@ -84,7 +84,7 @@ def declare_timer(
     options: FunctionOptions,
     resources: Collection[object] = (),
 ) -> TimerDeclaration:
-    """Read the signature of a function that timers call, and put its declaration together.
+    """Make the declaration of a timer's function from its signature and options.
 
     Raises:
         DeclarationError: The owner sets no timers, has a function for them already, or a

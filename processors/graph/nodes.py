@@ -1,8 +1,8 @@
 """The nodes of a topology, as immutable values.
 
-A node names the nodes that it takes from (``parents``) and the topics that it writes. What kinds of
-nodes exist is open: windows, joins, tables and re-keying are further subclasses of ``Node``; the
-topology only asks what is declared here.
+A node names the nodes whose results it takes (``parents``) and the topics that it writes. Further
+kinds of nodes are subclasses of ``Node``, such as windows, joins, tables and re-keying; the
+topology only uses what ``Node`` declares.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from onceflow.transactions.sinks import Sink
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Something between topics.
+    """A node of the topology: a topic, or a function between topics.
 
     Attributes:
         name: Unique in the topology.
         parents: Names of the nodes whose results it takes.
         lookups: Names of the tables that it looks up, and of the function whose timers call it.
         global_lookups: Names of the global tables that it looks up.
-        takes: Type that it takes, as text for drawings; empty where nothing is annotated.
-        gives: Type that it gives.
+        takes: Type of its values, as text for drawings; empty without an annotation.
+        gives: Type of its results, likewise.
     """
 
     name: str
@@ -43,27 +43,27 @@ class Node:
 
     @property
     def reads(self) -> str | None:
-        """The topic that it reads; None for anything but a source."""
+        """The topic that it reads; None if it is not a source."""
         return None
 
     @property
     def writes(self) -> tuple[str, ...]:
-        """The topics that it is declared to write."""
+        """The declared topics that it writes."""
         return ()
 
     @property
     def states(self) -> tuple[StateSpec, ...]:
-        """The states that it keeps."""
+        """Its states."""
         return ()
 
     @property
     def needs_loop(self) -> bool:
-        """Whether it awaits."""
+        """Whether it needs an event loop."""
         return False
 
     @property
     def kind(self) -> str:
-        """What a drawing calls it."""
+        """Its name for drawings."""
         return type(self).__name__.removesuffix("Node").lower()
 
 
@@ -101,12 +101,12 @@ class SinkNode(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingNode(Node):
-    """A node that is made of a user's function.
+    """A node with a user's function.
 
     Attributes:
-        format: Layout of structured values.
-        output_topic: Where results go, or None.
-        policy: What is done about a record that it fails on.
+        format: Format of structured values.
+        output_topic: Topic of its results, or None.
+        policy: Its failure policy.
         own_states: Its states.
         store: Where committed state is kept.
     """
@@ -130,7 +130,7 @@ class WorkingNode(Node):
 
     @property
     def states(self) -> tuple[StateSpec, ...]:
-        """The states that it keeps."""
+        """Its states."""
         return self.own_states
 
 
@@ -140,10 +140,9 @@ class FunctionNode(WorkingNode):
 
     Attributes:
         signature: The function and its parameters.
-        branches: Further topics of its results, by the names that outputs give.
+        branches: Further output topics by name.
         concurrency: How many of its calls may overlap in a task.
-        parking: Bounds of records that are parked until their retry; None where they hold up
-            their partition.
+        parking: Limits of parked records; None if a failed record holds up its partition.
     """
 
     signature: Signature
@@ -159,7 +158,7 @@ class FunctionNode(WorkingNode):
 
     @property
     def bound_states(self) -> tuple[StateSpec, ...]:
-        """The states that its parameters get."""
+        """The states of its parameters."""
         return self.own_states
 
     @property
@@ -182,7 +181,7 @@ class TimerNode(FunctionNode):
 
     @property
     def bound_states(self) -> tuple[StateSpec, ...]:
-        """The states that its parameters get."""
+        """The states of its parameters."""
         return self.borrowed
 
 
@@ -191,7 +190,7 @@ class StoringNode(FunctionNode):
     """A function whose results are rows of a sink.
 
     Attributes:
-        sink: Where the rows go, with the offsets; each worker opens a copy.
+        sink: Stores the rows and the offsets; each worker opens a copy.
     """
 
     sink: Sink
@@ -204,7 +203,7 @@ class BatchNode(WorkingNode):
     Attributes:
         function: The function.
         size: Most records in one call.
-        parts: What its parameters get.
+        parts: What each parameter gets.
     """
 
     function: Callable[..., object]
@@ -218,10 +217,10 @@ class AggregateNode(WorkingNode):
 
     Attributes:
         fold: How values become accumulators.
-        timing: Where records stand in time.
+        timing: How it takes the time of records.
         frames: The arithmetic of its windows.
         late_topic: Where late records go, or None.
-        on_update: Whether each record gives a result, and not the end of the window.
+        on_update: Whether each record gives a result, and not the closing of the window.
     """
 
     fold: Fold
@@ -250,10 +249,10 @@ class TableNode(WorkingNode):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RekeyNode(WorkingNode):
-    """Writes records under another key to a topic of the application's own.
+    """Writes records with another key to a repartition topic.
 
     Attributes:
-        key_of: The key by the value.
+        key_of: Returns the key for a value.
         value_type: Type of the values.
     """
 
@@ -263,11 +262,11 @@ class RekeyNode(WorkingNode):
 
 @dataclass(frozen=True, slots=True)
 class JoinKind:
-    """Which side of a join gives results without a partner.
+    """Which sides of a join give results without a partner.
 
     Attributes:
-        left: The left one.
-        right: The right one.
+        left: Whether the left side does.
+        right: Whether the right side does.
     """
 
     left: bool
@@ -286,13 +285,13 @@ class JoinNode(WorkingNode):
 
     Attributes:
         function: Makes a result of two values.
-        arguments: What it takes.
+        arguments: Its parameters.
         kind_of: Which records give a result without a partner.
         sides: Names of the nodes that give the left and the right records.
         topics: Topics of the left and the right records; None for results of a function.
         within_ms: Longest time between partners.
         grace_ms: How long partners may come late.
-        timing: Where records stand in time.
+        timing: How it takes the time of records.
         late_topic: Where late records go, or None.
     """
 
@@ -313,7 +312,7 @@ class JoinNode(WorkingNode):
         return tuple(topic for topic in topics if topic is not None)
 
     def closes_ms(self, time_ms: int) -> int:
-        """The stream time at which a record of a time finds no partner any more."""
+        """Return the stream time at which a record finds no partner any more."""
         return time_ms + self.within_ms + self.grace_ms + 1
 
 
@@ -323,7 +322,7 @@ class TableJoinNode(WorkingNode):
 
     Attributes:
         function: Makes a result of two rows.
-        arguments: What it takes.
+        arguments: Its parameters.
         kind_of: Which rows give a result without a partner.
         sides: States of the left and the right table.
     """
@@ -335,10 +334,10 @@ class TableJoinNode(WorkingNode):
 
 
 def source_name(topic: str) -> str:
-    """Name of the node of a topic that is read."""
+    """Return the name of an input topic's node."""
     return f"topic {topic}"
 
 
 def sink_name(topic: str) -> str:
-    """Name of the node of a topic that is written."""
+    """Return the name of an output topic's node."""
     return f"to {topic}"

@@ -1,4 +1,4 @@
-"""A topology for people and programs: text, JSON, Mermaid."""
+"""Prints a topology as text, JSON or a Mermaid chart."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def as_text(topology: Topology) -> str:
-    """One block for each node that does something."""
+    """Return the topology as text, with a block for each node that has a function."""
     lines = [f"application {topology.app}"]
     lines += [f"  global table {t.name}: {t.topic}" for t in topology.global_tables]
     for number, part in enumerate(topology.sub_topologies):
@@ -98,7 +98,7 @@ def _end(node: WorkingNode) -> str:
 
 
 def as_json(topology: Topology) -> str:
-    """Nodes, edges and sub-topologies."""
+    """Return the topology as JSON: nodes, edges and sub-topologies."""
     nodes = [
         {
             "name": node.name,
@@ -136,7 +136,7 @@ def as_json(topology: Topology) -> str:
 
 
 def as_mermaid(topology: Topology) -> str:
-    """A flow chart; topics are drawn as cylinders and shared where one is written and read."""
+    """Return a flow chart with topics as cylinders; a topic that is written and read is one."""
     lines = ["flowchart LR"]
     ids: dict[str, str] = {}
     for topic in dict.fromkeys([*topology.input_topics, *topology.output_topics]):

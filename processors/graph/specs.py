@@ -1,6 +1,6 @@
-"""What is declared of a function and of its states, as plain values.
+"""Plain values that describe functions, states and failure policies.
 
-Made by the decorators, kept by the topology, read by everything else. Nothing here runs.
+Declarations make them, the topology keeps them, and the nodes that process records read them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PARKED_STATE = "parked"
 
 
 class ParkedRecord(msgspec.Struct, array_like=True, frozen=True):
-    """A record that waits for its next attempt, or for those of its key in front of it.
+    """A record that waits for its next attempt, or for earlier ones of its key.
 
     Attributes:
         topic: Its topic.
@@ -53,7 +53,7 @@ class ParkedRecord(msgspec.Struct, array_like=True, frozen=True):
     parked_ms: int
 
     def record(self, key: bytes) -> ConsumerRecord:
-        """The record itself.
+        """Return the record.
 
         Args:
             key: Its key.
@@ -70,17 +70,17 @@ class ParkedRecord(msgspec.Struct, array_like=True, frozen=True):
 
 
 class StoreKind(enum.Enum):
-    """Where committed state is kept besides its changelog topic."""
+    """Where committed state is kept, besides its changelog topic."""
 
     LMDB = "lmdb"
     MEMORY = "memory"
 
 
 class StateKind(enum.Enum):
-    """Which face a state has.
+    """Kinds of states.
 
-    An extension adds a member here, a builder in ``nodes.binding`` and, where its changelog is not
-    compacted, a policy in ``provisioning``.
+    A further kind needs a member here, a face in ``state.faces`` and its maker in
+    ``nodes.binding``.
     """
 
     VALUE = "State"
@@ -95,13 +95,12 @@ class StateDeclaration:
 
     Attributes:
         name: Name of the parameter.
-        kind: Its face.
-        key_type: Type that the record's key is decoded as, None for bytes; type of the own keys
-            of a map.
+        kind: Its kind.
+        key_type: Type of the record's key, None for bytes; for a map, type of its own keys.
         value_type: Type of the values.
-        initial: Value of keys that have none.
+        initial: Value of keys without one.
         migrations: For stored values of earlier types.
-        layout: Of a store whose rows fall due.
+        layout: Layout of a store whose rows fall due, or None.
     """
 
     name: str
@@ -115,16 +114,16 @@ class StateDeclaration:
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:
-    """One state of a function, with its place.
+    """One state of a function in a group.
 
     Attributes:
-        name: ``function.state``: names it within its group.
-        declaration: What was declared.
+        name: Its name within the group, ``function.state``.
+        declaration: Its declaration.
         codec: Codec of the values.
-        packing: How a map's own keys become bytes; None for the others.
-        changelog: Topic that every change is written to.
-        text: Structure of keys and values; a stored one that differs is refused.
-        earlier: Structures that a declared migration reads.
+        packing: Encoder and decoder of the own keys of a map or list; None for other states.
+        changelog: Its changelog topic.
+        text: Structure of keys and values; stored state with another one is refused.
+        earlier: Structures that declared migrations read.
     """
 
     name: str
@@ -138,13 +137,13 @@ class StateSpec:
 
 @dataclass(frozen=True, slots=True)
 class FailurePolicy:
-    """What is done about a record that a function fails on.
+    """The failure policy of a function.
 
     Attributes:
         retries: Further attempts.
         on_error: What follows the last attempt.
-        dead_letter_topic: Target of dead letters, or None.
-        limits: When there are too many of them.
+        dead_letter_topic: Topic of dead letters, or None.
+        limits: How many dead letters are too many.
     """
 
     retries: Retries = field(default_factory=Retries)
@@ -154,7 +153,7 @@ class FailurePolicy:
 
 
 def check_name(what: str, name: object) -> None:
-    """Refuse a name that cannot be part of a topic's name and of a directory's.
+    """Refuse a name that cannot be part of the names of topics and directories.
 
     Raises:
         DeclarationError: It has other characters, or too many.
@@ -171,7 +170,7 @@ def check_name(what: str, name: object) -> None:
 
 
 def make_codec(declaration: StateDeclaration, function: str) -> ValueCodec:
-    """The codec of a state's values.
+    """Return the codec of a state's values.
 
     Raises:
         DeclarationError: A type has no codec.
@@ -181,10 +180,10 @@ def make_codec(declaration: StateDeclaration, function: str) -> ValueCodec:
 
 
 def state_spec(declaration: StateDeclaration, group: str, function: str) -> StateSpec:
-    """Give a declared state its place in a group.
+    """Return a declared state with its names in a group.
 
     Raises:
-        DeclarationError: A name cannot be part of a topic's, or a type has no codec.
+        DeclarationError: A name cannot be part of a topic name, or a type has no codec.
     """
     check_name("group id of processors with state", group)
     check_name("processor name", function)
@@ -231,7 +230,7 @@ def as_migrations(
         function: Its name, for messages.
 
     Raises:
-        DeclarationError: It is none of these, or names an unknown state.
+        DeclarationError: It has another type, or names an unknown state.
     """
     if given is None:
         return {}

@@ -1,8 +1,8 @@
-"""An application's processors as a graph that does not change, and its cut at the topics.
+"""An application's processors as an immutable graph, divided into sub-topologies at the topics.
 
-Nodes that are connected without a topic in between form a sub-topology: they work on the same
-partition numbers of the same inputs, so one task holds them. The checks here are those that need
-no broker; what only brokers know (partition counts, policies) is checked in ``provisioning``.
+Nodes that are connected without a topic in between form a sub-topology: they process the same
+partition numbers of the same inputs, so one task holds them. This module makes the checks that need
+no broker; ``provisioning`` checks partition counts and policies of topics.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ N = TypeVar("N", bound=Node)
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What flows from one node to another.
+    """The values that flow from one node to another.
 
     Attributes:
-        source: Name of the node that gives.
-        target: Name of the node that takes.
-        value: Type of the values, as text; empty where nothing is annotated.
+        source: Name of the node that gives them.
+        target: Name of the node that takes them.
+        value: Their type, as text; empty without an annotation.
     """
 
     source: str
@@ -50,10 +50,10 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class SubTopology:
-    """Nodes of one task.
+    """The nodes of one task.
 
     Attributes:
-        name: Its first input topic in order of names; stays when functions are added.
+        name: Its first input topic in order of names; further functions do not change it.
         nodes: The nodes, parents before children.
     """
 
@@ -72,7 +72,7 @@ class SubTopology:
 
     @property
     def working(self) -> tuple[WorkingNode, ...]:
-        """Its functions, aggregates included."""
+        """Its functions, including aggregates."""
         return tuple(node for node in self.nodes if isinstance(node, WorkingNode))
 
     @property
@@ -97,10 +97,10 @@ class SubTopology:
         return StoreKind.LMDB if StoreKind.LMDB in kinds else StoreKind.MEMORY
 
     def children(self, parent: str) -> list[Node]:
-        """The nodes that take from a node, in order of declaration.
+        """Return the nodes that take the results of a node, in order of declaration.
 
         Args:
-            parent: Name of the node that gives.
+            parent: Name of that node.
         """
         return [node for node in self.nodes if parent in node.parents]
 
@@ -114,8 +114,8 @@ class Topology:
         group: Its consumer group.
         nodes: All nodes, parents before children.
         hooks: Startup and shutdown functions.
-        global_tables: Tables that every worker holds all of.
-        sub_topologies: The nodes by task.
+        global_tables: Its global tables.
+        sub_topologies: The nodes, divided by task.
     """
 
     app: str
@@ -135,7 +135,7 @@ class Topology:
 
     @property
     def working(self) -> tuple[WorkingNode, ...]:
-        """The functions, aggregates included, in order of declaration."""
+        """The functions, including aggregates, in order of declaration."""
         return tuple(node for node in self.nodes if isinstance(node, WorkingNode))
 
     @property
@@ -150,18 +150,18 @@ class Topology:
 
     @property
     def repartition_topics(self) -> list[str]:
-        """Topics of the application's own, that records lie in until they are processed."""
+        """Topics of ``key=``, which hold records until they are processed."""
         found = [node.output_topic for node in self.nodes if isinstance(node, RekeyNode)]
         return [topic for topic in found if topic is not None]
 
     @property
     def output_topics(self) -> list[str]:
-        """Declared targets, dead letters included, without repetition."""
+        """Declared output topics, including those of dead letters, each once."""
         return list(dict.fromkeys(topic for node in self.nodes for topic in node.writes))
 
     @property
     def dead_letter_topics(self) -> list[str]:
-        """Topics of dead letters, without repetition."""
+        """Topics of dead letters, each once."""
         found = [node.policy.dead_letter_topic for node in self.working]
         return list(dict.fromkeys(topic for topic in found if topic is not None))
 
@@ -184,7 +184,7 @@ class Topology:
 
     @property
     def edges(self) -> tuple[Edge, ...]:
-        """What flows where, topics included."""
+        """All edges, including those of topics."""
         by_name = {node.name: node for node in self.nodes}
         return tuple(
             Edge(parent, node.name, by_name[parent].gives or node.takes)
@@ -193,15 +193,15 @@ class Topology:
         )
 
     def describe(self) -> str:
-        """The topology as text, one node after the other."""
+        """Return the topology as text, one node after the other."""
         return render.as_text(self)
 
     def to_json(self) -> str:
-        """The topology as JSON: nodes, edges and sub-topologies."""
+        """Return the topology as JSON: nodes, edges and sub-topologies."""
         return render.as_json(self)
 
     def to_mermaid(self) -> str:
-        """The topology as a Mermaid flow chart, which many pages draw."""
+        """Return the topology as a Mermaid flow chart."""
         return render.as_mermaid(self)
 
     def __str__(self) -> str:
@@ -209,7 +209,7 @@ class Topology:
 
 
 def _cut(nodes: Sequence[Node]) -> Iterable[SubTopology]:
-    """Group nodes that are connected without a topic in between."""
+    """Yield the sub-topologies: nodes that are connected without a topic in between."""
     group: dict[str, str] = {node.name: node.name for node in nodes}
 
     def find(name: str) -> str:
@@ -235,7 +235,7 @@ def build(
     hooks: Sequence[Hook] = (),
     global_tables: Sequence[AnyGlobalTable] = (),
 ) -> Topology:
-    """Put nodes together and check what they say of each other.
+    """Make a topology of nodes, and check that they fit together.
 
     Args:
         app: Name of the application.
@@ -245,7 +245,7 @@ def build(
         global_tables: Tables that every worker holds all of.
 
     Raises:
-        DeclarationError: Two nodes share a name, a parent is unknown, or values could never flow.
+        DeclarationError: Two nodes have the same name, a parent is unknown, or nodes do not fit.
     """
     seen: dict[str, Node] = {}
     for node in nodes:
@@ -293,7 +293,7 @@ def _check_sink(topology: Topology) -> None:
 
 
 def _check_overlap(topology: Topology) -> None:
-    """Refuse overlapping calls beside nodes that need the records of all keys in their order."""
+    """Refuse overlapping calls in tasks whose nodes need the records of all keys in order."""
     for part in topology.sub_topologies:
         overlapping = [node.name for node in part.functions if node.concurrency > 1]
         ordered = [
@@ -311,7 +311,7 @@ def _check_overlap(topology: Topology) -> None:
 
 
 def _check_batches(topology: Topology) -> None:
-    """Refuse a batch function beside others: they would get each record, and it runs of them."""
+    """Refuse a batch function with other functions in its task, which would get single records."""
     for part in topology.sub_topologies:
         for node in part.nodes:
             if isinstance(node, BatchNode):
@@ -331,14 +331,14 @@ def _check_batches(topology: Topology) -> None:
 
 
 def _sinks(nodes: Sequence[Node]) -> list[SinkNode]:
-    """A node for each topic that functions return to; dead letters need none."""
+    """Return a node for each output topic; dead letters need none."""
     parents: dict[str, list[str]] = {}
     for node in nodes:
         if isinstance(node, WorkingNode):
             for topic in node.targets:
                 parents.setdefault(topic, []).append(node.name)
-    # Several functions may write one topic. A sink for each of them, or two sub-topologies that
-    # only share an output would be taken for one.
+    # Each function that writes a topic gets its own sink node. With a shared one, two
+    # sub-topologies that only have an output in common would become one.
     return [
         SinkNode(
             name=sink_name(topic) if len(names) == 1 else f"{sink_name(topic)} of {name}",
@@ -351,7 +351,7 @@ def _sinks(nodes: Sequence[Node]) -> list[SinkNode]:
 
 
 def _check_rings(topology: Topology) -> None:
-    """Refuse values that would come again for ever through their own declared outputs."""
+    """Refuse a topology whose declared outputs lead back to an input."""
     after: dict[str, set[str]] = {}
     for part in topology.sub_topologies:
         targets = {topic for node in part.working for topic in node.targets}
