@@ -78,6 +78,31 @@ class Positions:
         if self._unstarted:
             await self._set_starts(consumer)
 
+    async def begin_again(
+        self, consumer: SessionConsumer, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """Go back to the committed offsets, or to where the partitions began.
+
+        Args:
+            consumer: The consumer.
+            partitions: Those without uncommitted work.
+
+        Raises:
+            KafkaError: The committed offsets cannot be read.
+        """
+        waiting = self._unplaced.keys() | self._unstarted
+        placed = sorted(tp for tp in partitions if tp not in waiting)
+        committed = await settle(consumer.committed(placed)) if placed else {}
+        offsets = {tp: found.offset for tp, found in committed.items() if found is not None}
+        offsets |= {
+            tp: self.starts[tp] for tp in placed if tp in self.starts.keys() - offsets.keys()
+        }
+        for partition, offset in offsets.items():
+            await settle(consumer.seek(partition, offset))
+        new = [tp for tp in placed if tp not in offsets]
+        if new:
+            await settle(consumer.seek_to_beginning(new))
+
     async def _set_starts(self, consumer: SessionConsumer) -> None:
         partitions = sorted(self._unstarted)
         committed = await settle(consumer.committed(partitions))

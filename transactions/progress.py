@@ -42,6 +42,18 @@ class UncommittedWork(dict[TopicPartition, Progress]):
                 progress.next = last.offset + 1
                 progress.leader_epoch = last.leader_epoch
 
+    def ends(self) -> dict[TopicPartition, int]:
+        """Offset behind the last polled record by partition."""
+        return {partition: progress.next for partition, progress in self.items()}
+
+    def cut(self, partition: TopicPartition, offset: int) -> None:
+        """Forget the records from an offset on: they were not handed out."""
+        progress = self[partition]
+        if offset > progress.first:
+            progress.next = offset
+        else:
+            del self[partition]
+
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Offsets were committed; what lies behind them stays."""
         for partition, committed in offsets.items():

@@ -129,8 +129,13 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
                 ``none``.
             TransactionalIdInUseError: Another live process uses the same slot.
         """
-        polled = run_blocking(self._core.poll(timeout_ms, max_records))
-        return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", polled)
+        result = run_blocking(self._core.poll_result(timeout_ms, max_records))
+        failure = result.unit_error or result.input_error
+        records = result.records
+        self._core.handed_out()
+        if failure is not None:
+            raise failure
+        return records  # type: ignore[return-value] # A signal could come after a cast().
 
     def poll_result(
         self, timeout_ms: int = 0, max_records: int | None = None
@@ -148,17 +153,29 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
             KafkaError: A client could not be made, or committed offsets could not be read.
         """
         result = run_blocking(self._core.poll_result(timeout_ms, max_records))
-        return cast("PollResult[KeyT_co, ValueT_co]", result)
+        self._core.handed_out()
+        return result  # type: ignore[return-value] # A signal could come after a cast().
 
     def records(self, timeout_ms: int = 1_000) -> Iterator[ConsumerRecord[KeyT_co, ValueT_co]]:
         """Yield records one by one, for ever, and commit whenever that is due.
 
+        A commit takes what was yielded, so it may stand in the loop. After an abort the loop goes
+        on with what is read again; what a loop that was left did not yield is read again, too.
+
         Args:
             timeout_ms: Longest wait of each poll for its first record.
+
+        Raises:
+            KafkaError: As ``poll`` and ``commit``.
         """
         while True:
-            for batch in self.poll(timeout_ms).values():
-                yield from batch
+            result = run_blocking(self._core.poll_result(timeout_ms, None))
+            failure = result.unit_error or result.input_error
+            if failure is not None:
+                self._core.handed_out()
+                raise failure
+            records = self._core.one_by_one(result.records)
+            yield from cast("Iterator[ConsumerRecord[KeyT_co, ValueT_co]]", records)
             if self.commit_due:
                 self.commit()
 
@@ -344,9 +361,11 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]:
         """Take records; see ``TransactionSession.poll``."""
-        async with self._ending:
-            polled = await self._core.poll(timeout_ms, max_records)
-        return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", polled)
+        result = await self.poll_result(timeout_ms, max_records)
+        failure = result.unit_error or result.input_error
+        if failure is not None:
+            raise failure
+        return result.records
 
     async def poll_result(
         self, timeout_ms: int = 0, max_records: int | None = None
@@ -354,6 +373,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         """Take records; see ``TransactionSession.poll_result``."""
         async with self._ending:
             result = await self._core.poll_result(timeout_ms, max_records)
+            self._core.handed_out()
         return cast("PollResult[KeyT_co, ValueT_co]", result)
 
     def place(self, partition: TopicPartition) -> int | None:
@@ -389,13 +409,23 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
     ) -> AsyncIterator[ConsumerRecord[KeyT_co, ValueT_co]]:
         """Yield records one by one, for ever, and commit whenever that is due.
 
+        See ``TransactionSession.records``.
+
         Args:
             timeout_ms: Longest wait of each poll for its first record.
+
+        Raises:
+            KafkaError: As ``poll`` and ``commit``.
         """
         while True:
-            for batch in (await self.poll(timeout_ms)).values():
-                for record in batch:
-                    yield record
+            async with self._ending:
+                result = await self._core.poll_result(timeout_ms, None)
+            failure = result.unit_error or result.input_error
+            if failure is not None:
+                self._core.handed_out()
+                raise failure
+            for record in self._core.one_by_one(result.records):
+                yield cast("ConsumerRecord[KeyT_co, ValueT_co]", record)
             if self.commit_due:
                 await self.commit()
 

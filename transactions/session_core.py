@@ -8,6 +8,7 @@ on afterwards. It neither processes records nor keeps state; a ``SessionListener
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -29,6 +30,7 @@ from onceflow.sdk.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
 )
+from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import (
     ConsumerGroupMetadata,
     OffsetAndMetadata,
@@ -104,6 +106,8 @@ class SessionCore:
         self._failure: KafkaError | None = None
         self._in_callback = False
         self._interrupted = False
+        self._in_hand: dict[TopicPartition, int] | None = None
+        self._is_noted = True
         self._callback_error: Exception | None = None
         self._fenced_by: Exception | None = None
         self._fences = FenceWatch(config.fence_window_ms / 1000)
@@ -243,29 +247,29 @@ class SessionCore:
 
     # Reading -------------------------------------------------------------------------------
 
-    async def poll(self, timeout_ms: int, max_records: int | None) -> Records:
-        """Take records; raise the errors that ``poll_result`` returns."""
-        result = await self.poll_result(timeout_ms, max_records)
-        failure = result.unit_error or result.input_error
-        if failure is not None:
-            raise failure
-        return result.records
-
     async def poll_result(
         self, timeout_ms: int, max_records: int | None
     ) -> PollResult[object, object]:
-        """Take records; rebalances happen in here, with their commits and aborts."""
+        """Take records; rebalances happen in here, with their commits and aborts.
+
+        The records count as handed out when the face calls ``handed_out`` or ``one_by_one``.
+        """
         self._check_process()
         await self._complete_clients()
         await self._after_interruption()
+        await self._take_back()
         await self._positions.catch_up(self.consumer)
         await self._commit_starts()
+        self._in_hand, self._is_noted = self._polled.ends(), False
         input_error: KafkaError | None = None
         records: Records = {}
         try:
             records = await settle(
                 self.consumer.poll(timeout_ms=timeout_ms, max_records=max_records)
             )
+        except asyncio.CancelledError:  # The consumer keeps what it would have returned.
+            self._in_hand, self._is_noted = None, True
+            raise
         except KafkaError as error:
             input_error = error
             if isinstance(error, OffsetOutOfRangeError | NoOffsetForPartitionError):
@@ -278,17 +282,74 @@ class SessionCore:
             unit_error, self._callback_error = self._callback_error, None
             if self._consumer is not None:
                 await self._positions.put_back(self._consumer, records)
+            self._is_noted = True
             return PollResult(unit_error=unit_error)
         if self._fenced_by is not None:
             return PollResult()
         if records and not self._polled and not self.in_transaction:
             self._work_since_s = self._clock()
         self._polled.polled(records)
+        self._is_noted = True
         # The callbacks of this poll ended the work on revoked and lost partitions, so all open work
         # belongs to partitions that were owned all the time. A newer membership must not commit it,
         # so the present one is kept until the next poll (KIP-447).
         self._snapshot = self._membership()
         return PollResult(records, input_error)
+
+    def handed_out(self) -> None:
+        """The application gets all that the last poll took: the face returns it."""
+        self._in_hand = None
+
+    def one_by_one(self, records: Records) -> Iterator[ConsumerRecord[object, object]]:
+        """Yield what the last poll took; what was not yielded is not committed.
+
+        It ends early when the open work was aborted or another poll was made meanwhile: the rest
+        is read again.
+        """
+        handed = self._in_hand
+        for partition, batch in records.items():
+            for record in batch:
+                if handed is None or self._in_hand is not handed:
+                    return
+                handed[partition] = record.offset + 1
+                yield record
+        if self._in_hand is handed:
+            self._in_hand = None
+
+    async def _take_back(self) -> None:
+        """Read again what a poll took and the application never got.
+
+        A signal's handler ended the poll before it returned, or the application left a loop over
+        single records.
+        """
+        handed = self._in_hand
+        if handed is None:
+            return
+        places = {
+            partition: handed.get(partition, progress.first)
+            for partition, progress in self._polled.items()
+            if not self._is_noted or handed.get(partition, progress.first) < progress.next
+        }
+        if not self._is_noted:  # What the consumer took is not known.
+            others = self.consumer.assignment() - places.keys()
+            await self._positions.begin_again(self.consumer, others)
+        assigned = self.consumer.assignment()
+        for partition, offset in places.items():
+            if partition in assigned:
+                await settle(self.consumer.seek(partition, offset))
+            if partition in self._polled:
+                self._polled.cut(partition, offset)
+        self._in_hand, self._is_noted = None, True
+
+    def _handed_offsets(self) -> Offsets | None:
+        """What was handed out, to be committed; None for all that was polled."""
+        handed = self._in_hand
+        if handed is None:
+            return None
+        return {
+            partition: min(handed.get(partition, progress.first), progress.next)
+            for partition, progress in self._polled.items()
+        }
 
     async def read_again(self, partition: TopicPartition) -> None:
         """Drop what was fetched of a partition and not handed out, and fetch it again."""
@@ -401,6 +462,10 @@ class SessionCore:
         except CommitFailedError as error:
             await self._abort(Verdict(AbortReason.PARTITIONS_LOST, Reaction.ABORT), error)
             return False
+        if not self._is_noted:  # The consumer's positions are behind what was handed out.
+            await self._take_back()
+        elif offsets is None:
+            offsets = self._handed_offsets()
         marked = await self._commit_offsets.mark(self.consumer, offsets)
         if not marked and not self.in_transaction:
             return True
@@ -664,6 +729,8 @@ class SessionCore:
             if partition in assigned
         }
         self._polled.clear()
+        if self._is_noted:
+            self._in_hand = None
         if touched:
             await self._positions.rewind(self.consumer, touched, is_unknown=is_unknown)
 
