@@ -1,8 +1,8 @@
-"""What an error means for an open transaction: a table, and the look-up in it.
+"""The table that maps an error within a transaction to an abort reason and a reaction.
 
-Four reactions exist: abort and go on with the same producer, abort with a re-initialised producer,
-go on with a new producer and a new membership, or abort and raise. The session carries the reaction
-out.
+There are four reactions: abort and go on with the same producer, abort with a re-initialised
+producer, go on with a new producer and a new membership, or abort and raise. The session executes
+them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from onceflow.sdk.errors import (
 
 
 class Reaction(enum.Enum):
-    """What the session does about an error inside a transaction."""
+    """What the session does after an error within a transaction."""
 
     ABORT = "abort, rewind, go on"
     REINITIALISE = "abort with a re-initialised producer, rewind, go on"

@@ -1,8 +1,9 @@
 """Runs the same coroutine over blocking and over asyncio clients.
 
-The session's logic is written once, as coroutines that call clients and ``settle`` what they
-return. Over blocking clients nothing is ever suspended, so ``run_blocking`` drives a coroutine to
-its end with a single step; over asyncio clients the event loop does it. No thread, no second copy.
+The session's logic is written once, as coroutines that call clients and ``settle`` their results.
+Over blocking clients such a coroutine never suspends, so ``run_blocking`` runs it with a single
+step; over asyncio clients the event loop runs it. There is no thread and no second copy of the
+code.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which offsets a commit of a session names, and with which metadata.
+"""The offsets of a session's commits, with their metadata.
 
-The offsets of a commit are those of records that were handed out and not committed; anything else
-would lose records or make outputs of another owner's records visible. Each carries a token, by
-which a commit without an answer is recognised later, and the caller's note.
+A commit may name only offsets of polled, uncommitted records: other offsets would lose records, or
+publish outputs of records that another member owns. The metadata holds a token, which shows later
+whether a commit without an answer was carried out, and the caller's note.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class CommitOffsets:
     """The offsets of a session's commits.
 
     Args:
-        polled: What was handed out and is not committed.
-        positions: Where partitions began.
+        polled: Polled records that are not committed.
+        positions: Where reading of the partitions began.
     """
 
     def __init__(self, polled: UncommittedWork, positions: Positions) -> None:
@@ -65,7 +65,7 @@ class CommitOffsets:
             )
 
     def place(self, partition: TopicPartition) -> int | None:
-        """The committed offset of a partition; None where none is known."""
+        """Return the committed offset of a partition; None if none is known."""
         return self._committed.get(partition, self._positions.begun.get(partition))
 
     async def mark(
@@ -74,8 +74,8 @@ class CommitOffsets:
         """Return the offsets to send, each with the token of this commit and its note.
 
         Args:
-            consumer: Knows where reading goes on.
-            offsets: What is processed; None for all that was polled.
+            consumer: Returns the positions.
+            offsets: Next offset by partition; None for all polled records.
         """
         self._commits += 1
         token = f"{self._token_prefix}:{self._commits}"
@@ -99,19 +99,19 @@ class CommitOffsets:
                 epoch = progress.leader_epoch
             named_again = partition in (offsets or ()) and upto == self.place(partition)
             if named_again:
-                epoch = -1  # That of records which are not part of this commit.
+                epoch = -1  # The known epoch is that of records outside of this commit.
             if named_again or upto > progress.first:
                 marked[partition] = OffsetAndMetadata(upto, encode(token, note), epoch)
         for partition, again in ({} if offsets is None else offsets).items():
             if partition not in self._polled and isinstance(again, OffsetAndMetadata):
-                # The same offset with another note: outputs that belong to no record.
+                # The same offset with another note: the outputs belong to no record.
                 marked[partition] = OffsetAndMetadata(again.offset, encode(token, again.metadata))
         for partition, offset in self._positions.starts.items():
             marked.setdefault(partition, OffsetAndMetadata(offset, encode(token, "")))
         return marked
 
     def committed(self, marked: MarkedOffsets) -> None:
-        """The offsets are committed; work behind them stays uncommitted."""
+        """Note committed offsets; work after them stays uncommitted."""
         self._polled.committed(marked)
         for partition, entry in marked.items():
             self._positions.starts.pop(partition, None)
@@ -119,19 +119,19 @@ class CommitOffsets:
             self._positions.noted(partition, entry.metadata)
 
     def forget(self, partition: TopicPartition) -> None:
-        """The partition is gone."""
+        """Forget a partition that is revoked or lost."""
         self._polled.pop(partition, None)
         self._committed.pop(partition, None)
 
     def clear(self) -> None:
-        """All partitions are gone."""
+        """Forget all partitions."""
         self._polled.clear()
         self._committed.clear()
 
 
 async def _position(consumer: SessionConsumer, partition: TopicPartition) -> int:
-    """Return where reading continues: behind markers and aborted records too."""
+    """Return the next offset to read, after markers and aborted records."""
     try:
         return await settle(consumer.position(partition))
     except KafkaError:
-        return -1  # Not assigned any more; the ownership check deals with that.
+        return -1  # Not assigned any more; the ownership check refuses it.

@@ -1,7 +1,7 @@
-"""Errors of consume-transform-produce sessions: those that the SDK itself does not have.
+"""Errors of consume-transform-produce sessions, besides those of the SDK.
 
-``abort_reasons`` lists the SDK's errors after which a session goes on; the classes here are raised
-where it cannot.
+``abort_reasons`` lists the SDK's errors after which a session goes on. After the errors here it
+cannot.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tells an ordinary fence from two live processes that fight over one transactional id.
+"""Detects two live processes that share one transactional id.
 
-One fence is normal: a predecessor that was thought dead, or a coordinator's decision. Two within a
-short time mean that another process initialises the same id repeatedly, and fencing it back would
-never end. This module counts; the session acts.
+One fence is normal: the group replaced a process that still lives, or the coordinator raised the
+epoch. Two fences within a short time mean that another process initialises the same id repeatedly,
+and fencing it back would never end. This module counts; the session raises the error.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class FenceWatch:
 
     Args:
         window_s: Seconds in which ``limit`` fences mean a shared id.
-        limit: Fences that are one too many.
+        limit: How many fences within the window are too many.
     """
 
     __slots__ = ("_limit", "_times", "_window_s")

@@ -1,4 +1,4 @@
-"""The latest committed record of a key in a compacted topic of one partition, read from its end."""
+"""Finds the latest committed record of a key in a partition, reading from the partition's end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST_LOOK = 16
 def latest_note(config: ConsumerConfig, partition: TopicPartition, key: bytes) -> bytes | None:
     """Return the value of the latest committed record with a key; None if there is none.
 
-    Whoever writes under the key must be fenced before, or the answer may be old.
+    Fence the writers of the key first, or one of them may write a later record meanwhile.
 
     Args:
         config: Settings of a consumer that reads committed records.

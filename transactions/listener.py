@@ -63,41 +63,40 @@ class PollResult(Generic[KeyT_co, ValueT_co]):
 class SessionListener(Protocol):
     """The code that processes the records of a session and keeps state with them.
 
-    All methods are called within a call of the session, on the caller's thread. Only ``progress``
-    may call the session, to send and to flush, and ``released``, to put back and to pause.
+    The session calls all methods within one of its own calls, on the caller's thread. Only two may
+    call the session: ``progress`` to send and to flush, and ``released`` to put back and to pause.
     """
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Partitions were added; reading starts at the committed offsets.
+        """Note added partitions; reading starts at the committed offsets.
 
         Args:
-            partitions: What came.
+            partitions: The added partitions.
         """
 
     def progress(self) -> Maybe[Offsets | None]:
-        """Prepare a commit within a rebalance: send what is held back, and return what is
-        processed.
+        """Prepare a commit within a rebalance: send the remaining outputs, and return the offsets.
 
         Returns:
-            Next offset by partition, or None when all that was polled is processed; over asyncio
-            clients it may be awaitable.
+            Next offset by partition, or None if all polled records are processed; over asyncio
+            clients an awaitable is allowed.
         """
 
     def committed(self) -> None:
-        """The transaction is committed: state may be applied."""
+        """Apply state, as the transaction is committed."""
 
     def aborted(self, abort: Abort) -> None:
-        """The transaction is aborted: state and records in hand are void.
+        """Drop state and records of the aborted transaction.
 
         Args:
-            abort: Why, and what is read again.
+            abort: The cause.
         """
 
     def released(self, partitions: Sequence[TopicPartition], lost: bool) -> Maybe[None]:
-        """Partitions were revoked or lost.
+        """Drop everything of revoked or lost partitions.
 
         Args:
-            partitions: What went.
+            partitions: The revoked or lost partitions.
             lost: Whether other members may own them already.
         """
 
@@ -106,20 +105,20 @@ class NoListener:
     """The listener of a session whose caller keeps no state."""
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def progress(self) -> Offsets | None:
-        """All that was polled is processed."""
+        """Return None, as all polled records are processed."""
         return None
 
     def committed(self) -> None:
-        """Nothing to apply."""
+        """Do nothing."""
 
     def aborted(self, abort: Abort) -> None:
-        """Nothing to drop."""
+        """Do nothing."""
 
     def released(self, partitions: Sequence[TopicPartition], lost: bool) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 class RebalanceHooks(Protocol):

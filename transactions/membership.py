@@ -1,7 +1,7 @@
-"""Under which membership a session may commit what it polled.
+"""Decides under which membership a session may commit polled records.
 
-The broker checks that a member is valid, not that the work was done under its present membership:
-this module does. The session checks that the partitions are still assigned.
+The broker checks that a member is valid, but not that the records were polled under its present
+membership; this module does. The session checks that the partitions are still assigned.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ def present_membership(
 ) -> ConsumerGroupMetadata:
     """Return the membership under which polled records may be committed.
 
-    An empty member id would pass the broker's check from outside of the group, so it is refused
-    before anything is sent. Under the consumer protocol (KIP-848) an epoch rises in a heartbeat,
-    between polls, and only when the member has nothing to give up: what it polled is still its own,
-    and the broker refuses the epoch before. A member that was expelled is none before its next
-    poll. Under the classic protocol a later generation is a new division of the partitions.
+    An empty member id would pass the broker's check as a commit from outside of the group, so it is
+    refused before anything is sent. Under the consumer protocol (KIP-848) a heartbeat between polls
+    may raise the epoch, but only for a member that need not give up anything. The member still owns
+    its polled records, and the broker refuses the earlier epoch, so the later one is right. An
+    expelled member has no membership until its next poll. Under the classic protocol a later
+    generation means another assignment.
 
     Args:
-        polled: As of the poll, None for no member.
-        now: As of now.
+        polled: The membership at the poll; None if it was not a member.
+        now: The present membership.
         epochs_rise: Whether the group speaks the consumer protocol.
 
     Raises:

@@ -1,9 +1,8 @@
-"""The text that a session keeps beside each committed offset: a token, and the caller's note.
+"""The metadata of a session's committed offsets: a token, and the caller's note.
 
-The token names one commit of one session. After a commit whose answer was lost, the committed
-offsets carry its token or they do not, and that decides what became of the transaction. The note
-belongs to the caller; the session carries it without reading it. Text that another program wrote
-reads as no token and no note.
+The token identifies one commit of one session. If the answer to a commit is lost, the transaction
+was committed if the committed offsets carry its token, and aborted otherwise. The note belongs to
+the caller; the session does not read it. Metadata of another program has neither token nor note.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from typing import Final
 from onceflow.sdk.errors import ConfigError
 
 PREFIX: Final = "onceflow1:"
-"""Beginning of every text of a session. A later layout has another number, and this version ignores
-it."""
+"""First characters of a session's metadata. A later layout has another number, and this version
+ignores it."""
 
 NOTE_BYTES_MAX: Final = 4_000
 """Kafka keeps 4,096 bytes beside an offset by default (``offset.metadata.max.bytes``)."""
 
 
 def encode(token: str, note: str) -> str:
-    """The metadata of one commit.
+    """Return the metadata of one commit.
 
     Args:
-        token: Names the commit; has no semicolon.
+        token: Identifies the commit; without a semicolon.
         note: The caller's text.
 
     Raises:
@@ -41,7 +40,7 @@ def encode(token: str, note: str) -> str:
 
 
 def token_of(metadata: str) -> str | None:
-    """The token in a committed offset's metadata; None in foreign text."""
+    """Return the token of a committed offset's metadata; None in another program's."""
     if not metadata.startswith(PREFIX):
         return None
     token, separator, _ = metadata.removeprefix(PREFIX).partition(";")
@@ -49,7 +48,7 @@ def token_of(metadata: str) -> str | None:
 
 
 def note_of(metadata: str) -> str | None:
-    """The note in a committed offset's metadata; None in foreign text."""
+    """Return the note of a committed offset's metadata; None in another program's."""
     if not metadata.startswith(PREFIX):
         return None
     _, separator, note = metadata.removeprefix(PREFIX).partition(";")

@@ -1,8 +1,7 @@
-"""Where a session's consumer goes on reading: at first assignments, after aborts, after errors.
+"""Sets the positions of a session's consumer: after assignments, aborts and errors.
 
-Records may be read again, but none may be skipped: a partition whose position is unknown stays on a
-list, and no poll goes on before it has one. The session decides when that happens and what is
-aborted.
+Records may be read again, but none may be skipped. So a partition whose position could not be found
+stays on a list, and no poll goes on until it has one. The session decides when to abort.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ class Positions:
     Args:
         name: Name of the session, for the log.
         start_from: Where a partition without a committed offset begins.
-        from_start: Topics whose partitions begin at their beginning all the same.
+        from_start: Topics whose partitions begin at their beginning, whatever ``start_from`` is.
 
     Attributes:
-        starts: Where partitions began that began at the end of their log and have no committed
-            offset yet. The session commits them as soon as it can: records that arrive between a
-            stop before the first commit and the next start would be passed over otherwise.
+        starts: Start offsets of partitions that began at the end of their log and have no committed
+            offset yet. The session commits these as soon as it can. Otherwise a stop before the
+            first commit would skip the records that arrive until the next start.
     """
 
     def __init__(
@@ -46,18 +45,18 @@ class Positions:
         self.begun: dict[TopicPartition, int] = {}
 
     def note(self, partition: TopicPartition) -> str | None:
-        """Return the note beside the committed offset of a partition, as far as it is known."""
+        """Return the note beside the committed offset of a partition, if it is known."""
         return self._notes.get(partition)
 
     def noted(self, partition: TopicPartition, metadata: str) -> None:
-        """Take the text that a commit wrote beside the offset of a partition."""
+        """Note the metadata of a committed offset."""
         self._notes[partition] = note_of(metadata)
 
     async def catch_up(self, consumer: SessionConsumer) -> None:
         """Find positions that could not be found before; called before each poll.
 
         Raises:
-            KafkaError: The committed offsets cannot be read now either.
+            KafkaError: The committed offsets still cannot be read.
         """
         if self._unplaced:
             committed = await settle(consumer.committed(list(self._unplaced)))
@@ -69,7 +68,7 @@ class Positions:
     async def assigned(
         self, consumer: SessionConsumer, partitions: Iterable[TopicPartition]
     ) -> None:
-        """Give partitions without a committed offset their start, once.
+        """Set the start of partitions without a committed offset, once.
 
         Raises:
             KafkaError: The committed offsets cannot be read; ``catch_up`` tries again.
@@ -136,8 +135,8 @@ class Positions:
         Args:
             consumer: The consumer.
             firsts: First offset of the aborted work by partition.
-            is_unknown: Whether the work may have been committed after all: then only the
-                committed offsets can tell, and reading waits until they can be read.
+            is_unknown: Whether the work may have been committed. Then reading waits until the
+                committed offsets can be read.
         """
         committed: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
         try:
@@ -166,14 +165,14 @@ class Positions:
 
     @staticmethod
     async def put_back(consumer: SessionConsumer, records: Records) -> None:
-        """Read records again that were taken and, because of an error, not handed out."""
+        """Read polled records again that were not returned because of an error."""
         assigned = consumer.assignment()
         for partition, batch in records.items():
             if partition in assigned:
                 await settle(consumer.seek(partition, batch[0].offset))
 
     def forget(self, partition: TopicPartition) -> None:
-        """The partition is gone."""
+        """Forget a partition that is revoked or lost."""
         self._unplaced.pop(partition, None)
         self._unstarted.discard(partition)
         self.starts.pop(partition, None)
@@ -181,7 +180,7 @@ class Positions:
         self.begun.pop(partition, None)
 
     def clear(self) -> None:
-        """All partitions are gone."""
+        """Forget all partitions."""
         self._unplaced.clear()
         self._unstarted.clear()
         self.starts.clear()

@@ -1,7 +1,7 @@
-"""What was polled and is not committed yet, by partition.
+"""The polled records that are not committed yet, by partition.
 
-Bookkeeping of offsets only: where uncommitted work begins, so that an abort can go back there, and
-where it ends. When it is committed or dropped is decided by the session.
+This module only keeps offsets: where uncommitted work begins, to which an abort goes back, and
+where it ends. The session decides when to commit or drop it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Progress:
     """Records of one partition that were polled and are not committed.
 
     Attributes:
-        first: Offset of the first of them.
-        next: Offset behind the last of them.
+        first: Offset of the first one.
+        next: Offset after the last one.
         leader_epoch: Leader epoch of the last one.
     """
 
@@ -29,10 +29,10 @@ class Progress:
 
 
 class UncommittedWork(dict[TopicPartition, Progress]):
-    """All of it."""
+    """The uncommitted records of all partitions."""
 
     def polled(self, records: Records) -> None:
-        """Note polled records."""
+        """Add polled records."""
         for partition, batch in records.items():
             last = batch[-1]
             progress = self.get(partition)
@@ -55,7 +55,7 @@ class UncommittedWork(dict[TopicPartition, Progress]):
             del self[partition]
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Offsets were committed; what lies behind them stays."""
+        """Remove committed work; later records stay."""
         for partition, committed in offsets.items():
             progress = self.get(partition)
             if progress is not None and committed.offset < progress.next:

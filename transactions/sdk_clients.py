@@ -1,7 +1,7 @@
 """Makes the SDK's clients for a session, blocking or asyncio.
 
-The only module of the area that names the SDK's client classes. It subscribes the consumer with
-the session's rebalance callbacks and initialises the producer, so that both are ready to use.
+No other module of sessions uses the SDK's client classes. Consumers are subscribed with the
+session's rebalance callbacks, and producers are initialised, so that both are ready to use.
 """
 
 from __future__ import annotations

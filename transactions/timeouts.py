@@ -1,9 +1,9 @@
-"""The chain of time limits that a session depends on, checked when the session is made.
+"""Checks the time limits of a session against each other, when the session is made.
 
-A commit interval longer than the transaction timeout never commits; a transaction timeout longer
-than the membership limits lets a zombie hold the last stable offset. This module compares the
-numbers and words the refusal. Only the broker knows its own ``transaction.max.timeout.ms``: it
-checks that at InitProducerId, and ``too_long_for_broker`` words that refusal.
+With a commit interval longer than the transaction timeout, no transaction would be committed in
+time. With a transaction timeout longer than the membership limits, an expelled member would hold
+back the last stable offset. The broker checks its own ``transaction.max.timeout.ms`` at
+InitProducerId; ``too_long_for_broker`` makes the error for that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _limits(config: AnySessionConfig) -> dict[str, int]:
-    """Return the limits in order: each must be at most the next one.
+    """Return the limits in order; each must be at most the next one.
 
     Under the consumer protocol (KIP-848) the session timeout is a setting of the broker.
     """
@@ -37,7 +37,7 @@ def _limits(config: AnySessionConfig) -> dict[str, int]:
 
 
 def describe(config: AnySessionConfig) -> str:
-    """Return the chain with its numbers, for messages and logs."""
+    """Return the limits with their values, as text for messages and logs."""
     chain = " <= ".join(f"{name}={value}" for name, value in _limits(config).items())
     return (
         f"{chain.replace(' <= ', ' < ', 1)}, "
@@ -52,10 +52,10 @@ def check(config: AnySessionConfig) -> None:
         config: Settings with the five limits.
 
     Raises:
-        ConfigError: A link of the chain is broken; the message shows all numbers.
+        ConfigError: A limit exceeds the next one; the message shows all values.
     """
     limits = _limits(config)
-    # Without transactions (at-least-once) commits may be as far apart as one likes.
+    # Without transactions (at-least-once) the commit interval has no limit.
     transaction_ms = limits.get("transaction_timeout_ms", 0)
     session_ms = limits.get("session_timeout_ms", transaction_ms)
     poll_ms = limits["max_poll_interval_ms"]
@@ -91,7 +91,7 @@ def check(config: AnySessionConfig) -> None:
 
 
 def too_long_for_broker(config: AnySessionConfig) -> ConfigError:
-    """The error for a broker that refused the transaction timeout at InitProducerId."""
+    """Return the error for a broker that refused the transaction timeout at InitProducerId."""
     return ConfigError(
         "transaction_timeout_ms",
         config.producer.transaction_timeout_ms,
