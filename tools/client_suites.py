@@ -2,19 +2,22 @@
 
     python tools/client_suites.py kafka-python
     python tools/client_suites.py kafka-python --broker kafka -- -k admin
+    python tools/client_suites.py franz-go
     python tools/client_suites.py librdkafka --source ~/librdkafka-2.0.2 -- 0081
 
 kafka-python's tests are in its source distribution, which pip fetches, and run in an environment of
-their own. For librdkafka (and so for confluent-kafka, which speaks through it) give a source tree
-in which ``./configure && make && make -C tests build`` has run; those of its tests run that need a
-broker, and some of them call Kafka's own tools (Java and Maven). ``--broker kafka`` runs the same
-against Apache Kafka. What follows ``--`` is for pytest, or names librdkafka's tests by number.
+their own. franz-go's are in its Go module (needs Go). For librdkafka (and so for confluent-kafka,
+which speaks through it) give a source tree in which ``./configure && make && make -C tests build``
+has run; those of its tests run that need a broker, and some of them call Kafka's own tools (Java
+and Maven). ``--broker kafka`` runs the same against Apache Kafka. What follows ``--`` is for pytest
+or ``go test``, or names librdkafka's tests by number.
 Nothing of the suites is kept in this repository: they lie below ``--folder``.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import subprocess
@@ -22,6 +25,7 @@ import sys
 import tarfile
 import tempfile
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,6 +41,10 @@ SERVICE = '"""Not needed: the broker is started by kafka_python_suite."""\n\n' +
 LOCAL = ("TEST_F_LOCAL", "TEST_F_MANUAL")
 """Marks of librdkafka's tests that speak to no broker."""
 TEST_S = 600
+FRANZ_GO = "github.com/twmb/franz-go/pkg/kgo"
+FRANZ_GO_VERSION = "1.22.3"
+FRANZ_GO_SCALE = {"KGO_TEST_RF": "1", "KGO_TEST_RECORDS": "10000"}
+"""One replica, and fewer records than the half million that it takes by itself."""
 LIBRDKAFKA_CONFIG = "test.topic.random=true\ntest.timeout.multiplier=3\n"
 KAFKA_SCRIPTS = {
     "kafka-topics.sh": "kafka-topics",
@@ -76,12 +84,40 @@ def kafka_python(folder: Path, broker: str, rest: list[str]) -> int:
     return subprocess.run(command, cwd=source, env=variables).returncode
 
 
-def librdkafka(source: Path, broker: str, rest: list[str]) -> int:
-    """Run each test by its runner, one process each, all against one broker."""
+def franz_go(folder: Path, broker: str, rest: list[str]) -> int:
+    """Fetch the module once; run the tests of its client, which find a broker by a variable."""
+    module = folder / "franz-go"
+    if not (module / "go.sum").exists():
+        module.mkdir(exist_ok=True)
+        (module / "go.mod").write_text("module suite\n\ngo 1.25\n")
+        subprocess.run(
+            ["go", "get", "-t", f"{FRANZ_GO}@v{FRANZ_GO_VERSION}"], cwd=module, check=True
+        )
+    with (
+        tempfile.TemporaryDirectory(prefix="franz-go-suite-") as name,
+        one_broker(Path(name), broker, {}) as servers,
+    ):
+        variables = {**os.environ, "KGO_SEEDS": servers, **FRANZ_GO_SCALE}
+        command = ["go", "test", "-count=1", "-timeout=30m", *rest, FRANZ_GO]
+        return subprocess.run(command, cwd=module, env=variables).returncode
+
+
+@contextlib.contextmanager
+def one_broker(folder: Path, broker: str, settings: dict[str, str]) -> Iterator[str]:
+    """Run a broker; its address is the value."""
     sys.path.insert(0, str(SUPPORT))
     os.environ |= environment(broker)
     import suite_brokers
 
+    running = suite_brokers.start(folder / "broker", settings=settings)
+    try:
+        yield f"127.0.0.1:{running.plain_port}"
+    finally:
+        running.stop()
+
+
+def librdkafka(source: Path, broker: str, rest: list[str]) -> int:
+    """Run each test by its runner, one process each, all against one broker."""
     tests = source.absolute() / "tests"
     found = re.findall(r"_TEST\((\d{4}_\w+),\s*([^,)]*)", (tests / "test.c").read_text())
     names = (
@@ -97,24 +133,25 @@ def librdkafka(source: Path, broker: str, rest: list[str]) -> int:
     failed = []
     with tempfile.TemporaryDirectory(prefix="librdkafka-suite-") as name:
         folder = Path(name)
-        # With Kafka's default delay both members of a test join in the first round.
-        settings = {"group.initial.rebalance.delay.ms": "3000"}
-        running = suite_brokers.start(folder / "broker", settings=settings)
-        servers = f"127.0.0.1:{running.plain_port}"
-        config = folder / "test.conf"
-        config.write_text(f"bootstrap.servers={servers}\n{LIBRDKAFKA_CONFIG}")
-        variables = {**os.environ, "RDKAFKA_TEST_CONF": str(config), "TEST_KAFKA_VERSION": "3.3.0"}
-        variables["LD_LIBRARY_PATH"] = f"{tests.parent / 'src'}:{tests.parent / 'src-cpp'}"
-        variables |= {"KAFKA_PATH": str(kafka_scripts(folder)), "BROKERS": servers}
-        try:
+        # As in the clusters that its publisher tests it on.
+        with one_broker(folder, broker, {"group.initial.rebalance.delay.ms": "100"}) as servers:
+            config = folder / "test.conf"
+            config.write_text(f"bootstrap.servers={servers}\n{LIBRDKAFKA_CONFIG}")
+            variables = {
+                **os.environ,
+                "RDKAFKA_TEST_CONF": str(config),
+                "TEST_KAFKA_VERSION": "3.3.0",
+                "LD_LIBRARY_PATH": f"{tests.parent / 'src'}:{tests.parent / 'src-cpp'}",
+                "KAFKA_PATH": str(kafka_scripts(folder)),
+                "BROKERS": servers,
+            }
             for test in names:
-                verdict = _librdkafka_test(tests, test, variables, folder / f"{test}.log")
+                log = folder / f"{test}.log"
+                verdict = _librdkafka_test(tests, test, variables, log)
                 print(f"{test} {verdict}", flush=True)
                 if verdict == "failed":
                     failed.append(test)
-                    print((folder / f"{test}.log").read_text(errors="replace")[-2000:])
-        finally:
-            running.stop()
+                    print(log.read_text(errors="replace")[-2000:])
     print(f"{len(names) - len(failed)} passed, {len(failed)} failed")
     return bool(failed)
 
@@ -152,7 +189,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("suite", choices=["kafka-python", "librdkafka"])
+    parser.add_argument("suite", choices=["kafka-python", "franz-go", "librdkafka"])
     parser.add_argument("--broker", choices=["ours", "kafka"], default="ours")
     parser.add_argument("--source", type=Path, help="librdkafka's built source tree")
     parser.add_argument(
@@ -161,9 +198,11 @@ def main() -> int:
     given = sys.argv[1:]
     end = given.index("--") if "--" in given else len(given)
     args, rest = parser.parse_args(given[:end]), given[end + 1 :]
+    args.folder.mkdir(parents=True, exist_ok=True)
     if args.suite == "kafka-python":
-        args.folder.mkdir(parents=True, exist_ok=True)
         return kafka_python(args.folder, args.broker, rest)
+    if args.suite == "franz-go":
+        return franz_go(args.folder, args.broker, rest)
     if args.source is None or not (args.source / "tests" / "test-runner").exists():
         parser.error("--source: give a source tree of librdkafka with its tests built")
     return librdkafka(args.source, args.broker, rest)

@@ -155,8 +155,7 @@ def _wished_partitions(state: Services, wish: CreatableTopic) -> int:
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 "Partitions of an assignment must be numbered from 0 without gaps.",
             )
-        for assignment in wish.assignments:
-            _check_assignment(state, assignment.broker_ids)
+        _check_assignments(state, [each.broker_ids for each in wish.assignments])
         return len(indexes)
     if wish.replication_factor != BROKER_DEFAULT and wish.replication_factor <= 0:
         raise TopicError(
@@ -199,13 +198,30 @@ def _check_number(count: int, most: int) -> None:
         )
 
 
-def _check_assignment(state: Services, broker_ids: Sequence[int]) -> None:
-    nodes = list(state.placement.nodes)
-    if not broker_ids or len({*broker_ids}) != len(broker_ids) or not {*broker_ids} <= {*nodes}:
-        raise TopicError(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Replicas {list(broker_ids)}: each must be one of the brokers {nodes}, and only once.",
-        )
+def _check_assignments(
+    state: Services, assignments: Sequence[Sequence[int]], factor: int | None = None
+) -> None:
+    """Check replicas that a client chose, as Kafka's controller does.
+
+    Args:
+        state: The broker.
+        assignments: Ids of nodes for each partition.
+        factor: How many replicas the topic's other partitions have; None for a new topic.
+
+    Raises:
+        TopicError: INVALID_REPLICA_ASSIGNMENT.
+    """
+    nodes = state.placement.nodes
+    for replicas in assignments:
+        if not replicas or len({*replicas}) != len(replicas) or not {*replicas} <= {*nodes}:
+            text = f"each must be one of the brokers {list(nodes)}, and only once."
+        elif len(replicas) != (factor or len(assignments[0])):
+            text = f"the topic's other partitions have {factor or len(assignments[0])} replicas."
+        elif not any(nodes[node_id].running for node_id in replicas):
+            text = "none of these brokers is running."
+        else:
+            continue
+        raise TopicError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"Replicas {list(replicas)}: {text}")
 
 
 def _place(state: Services, wish: CreatableTopic, count: int) -> int:
@@ -367,9 +383,26 @@ def _grow(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{added} partitions are added, but {len(wish.assignments)} are assigned.",
             )
-        for assignment in wish.assignments:
-            _check_assignment(state, assignment.broker_ids)
+        factor = len(state.placement.replicas(wish.name, 0))
+        _check_assignments(state, [each.broker_ids for each in wish.assignments], factor)
     _check_quota(quota, added)
     if not validate_only:
-        yield from state.topics.growing(topic, wish.count, now_ms)
+        first = len(topic.partitions)
+        try:
+            yield from state.topics.growing(topic, wish.count, now_ms)
+        finally:  # Also those that were made before the disk failed are partitions.
+            _place_added(state, wish, range(first, len(topic.partitions)))
     return added
+
+
+def _place_added(
+    state: Services, wish: CreatePartitionsRequest.CreatePartitionsTopic, added: range
+) -> None:
+    """Choose the replicas of added partitions: those asked for, else as many as others have."""
+    placement = state.placement
+    factor = len(placement.replicas(wish.name, 0))
+    for index in added:
+        if wish.assignments is None:
+            placement.place_some(wish.name, index, factor)
+        else:
+            placement.place(wish.name, index, wish.assignments[index - added.start].broker_ids)

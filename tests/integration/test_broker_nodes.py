@@ -16,6 +16,8 @@ from broker_wire import Wire, batch, until, values_of
 from onceflow.broker_lite import Broker, VirtualClock
 from onceflow.broker_lite.placement import PlacementError
 from onceflow.sdk.protocol.api.admin import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
@@ -228,6 +230,62 @@ class TestReplicas:
         assert await self.create(broker, "four", 4) == ErrorCode.INVALID_REPLICATION_FACTOR
         partitions = (await metadata(broker, 1, "two")).topics[0].partitions
         assert [len(p.replica_nodes) for p in partitions] == [2, 2, 2]
+
+    async def grow(
+        self, broker: Broker, name: str, count: int, chosen: list[list[int]] | None
+    ) -> int:
+        topic = CreatePartitionsRequest.CreatePartitionsTopic
+        assignments = chosen and [
+            topic.CreatePartitionsAssignment(broker_ids=replicas) for replicas in chosen
+        ]
+        wish = topic(name=name, count=count, assignments=assignments)
+        request = CreatePartitionsRequest(topics=[wish], timeout_ms=1, validate_only=False)
+        answer = await ask(broker, 1, request, 3)
+        assert isinstance(answer, CreatePartitionsResponse)
+        return answer.results[0].error_code
+
+    async def replicas(self, broker: Broker, name: str) -> list[list[int]]:
+        partitions = (await metadata(broker, 1, name)).topics[0].partitions
+        for each in partitions:
+            assert each.leader_id == each.replica_nodes[0]
+        return [each.replica_nodes for each in partitions]
+
+    async def test_added_partitions_get_the_replicas_that_were_chosen(self, broker: Broker) -> None:
+        assert await self.create(broker, "two", 2) == 0
+        before = await self.replicas(broker, "two")
+        chosen = [[3, 2], [1, 2], [3, 1]]
+        assert await self.grow(broker, "two", 6, chosen) == 0
+        assert await self.replicas(broker, "two") == before + chosen
+
+    async def test_added_partitions_have_as_many_replicas_as_the_others(
+        self, broker: Broker
+    ) -> None:
+        assert await self.create(broker, "one", 1) == 0
+        assert await self.grow(broker, "one", 9, None) == 0
+        assert [len(nodes) for nodes in await self.replicas(broker, "one")] == [1] * 9
+
+    async def test_replicas_that_cannot_be_are_refused(self, broker: Broker) -> None:
+        refused = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert await self.create(broker, "two", 2) == 0
+        await broker.stop_node_async(2)
+        await broker.stop_node_async(3)
+        for chosen in ([[1]], [[1, 2, 3]], [[1, 1]], [[1, 4]], [[2, 3]], [[1, 2], [1, 3]]):
+            assert await self.grow(broker, "two", 4, chosen) == refused
+        uneven = CreateTopicsRequest.CreatableTopic(
+            name="uneven",
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=[
+                CreateTopicsRequest.CreatableTopic.CreatableReplicaAssignment(
+                    partition_index=index, broker_ids=nodes
+                )
+                for index, nodes in enumerate([[1, 2], [1]])
+            ],
+            configs=[],
+        )
+        answer = await ask(broker, 1, CreateTopicsRequest(topics=[uneven], timeout_ms=1), 7)
+        assert isinstance(answer, CreateTopicsResponse)
+        assert answer.topics[0].error_code == refused
 
     async def test_a_partition_without_a_running_replica_has_no_leader(
         self, broker: Broker
