@@ -8,6 +8,8 @@ are put into the product in memory, one at a time, until the checker objects.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,27 +18,35 @@ from typing import Any
 import pytest
 import sim_processors
 from sim_processor_run import simulate_processors
-from sim_shapes import KINDS, PLAIN, TOGETHER, ProcessorSetup
+from sim_shapes import KINDS, PLAIN, TOGETHER, ProcessorSetup, make_quiet
 
 from onceflow.broker_lite.coordinators.group_table import GroupTable
 from onceflow.processors.assign import CoPartitioned, Tasks
+from onceflow.processors.calls import Calls
 from onceflow.processors.frame import Frame
 from onceflow.processors.graph.nodes import JoinNode
 from onceflow.processors.inbox import Inboxes
 from onceflow.processors.kafka_services import KafkaChangelogReader, KafkaTopicAdmin
+from onceflow.processors.ledger.at_least_once import AtLeastOnceProducer
 from onceflow.processors.nodes.base import Stores
 from onceflow.processors.nodes.failures import Failures
 from onceflow.processors.nodes.late import LateRecords
+from onceflow.processors.nodes.parking import ParkingWork
 from onceflow.processors.nodes.rekey import RekeyWork
 from onceflow.processors.notes import encode_note
+from onceflow.processors.overlap import Overlap
+from onceflow.processors.run_end import RunEnd
 from onceflow.processors.state.faces import State
 from onceflow.processors.state.store import Layer, ValueStore
 from onceflow.processors.state.task_state import TaskState
 from onceflow.processors.state.timed import TimedStore
 from onceflow.processors.task import Task
+from onceflow.processors.unit import DueRows, Unit
 from onceflow.processors.windows import FixedFrames
 from onceflow.processors.worker import Worker
+from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
+from onceflow.transactions.colour import settle
 
 FIXED = range(1, 9)
 OF_EACH_KIND = range(1, 4)
@@ -244,6 +254,95 @@ def _global_tables_begin_at_their_ends(replace: Replace) -> None:
     replace(KafkaChangelogReader, "bounds", bounds)
 
 
+def _deliveries_that_failed_do_not_count(replace: Replace) -> None:
+    whole = AtLeastOnceProducer.flush
+
+    async def flush(self: AtLeastOnceProducer, timeout_ms: int | None = None) -> None:
+        with contextlib.suppress(KafkaError):
+            await settle(whole(self, timeout_ms))
+
+    replace(AtLeastOnceProducer, "flush", flush)
+
+
+def _what_fails_of_an_aborted_unit_is_blamed_on_the_next(replace: Replace) -> None:
+    replace(AtLeastOnceProducer, "abort_transaction", lambda self, timeout_ms=None: None)
+
+
+def _units_of_one_worker_are_done_twice(replace: Replace) -> None:
+    whole = AtLeastOnceProducer.commit_transaction
+
+    async def commit(self: AtLeastOnceProducer, timeout_ms: int | None = None) -> None:
+        if not any(offset.offset % 3 == 0 for offset in self._offsets.values()):  # type: ignore[union-attr]
+            await whole(self, timeout_ms)
+
+    replace(AtLeastOnceProducer, "commit_transaction", commit)
+
+
+def _followers_of_parked_records_overtake(replace: Replace) -> None:
+    replace(ParkingWork, "_is_behind", lambda self, frame, stores: False)
+    replace(ParkingWork, "_is_parked", lambda self, stores, key: False)
+
+
+def _parked_records_are_not_due(replace: Replace) -> None:
+    replace(ParkingWork, "waits_ms", lambda self, stores: None)
+    replace(ParkingWork, "next_due", lambda self, stores, partition: None)
+
+
+def _a_refused_row_is_not_looked_for(replace: Replace) -> None:
+    whole = Unit.suspect
+    replace(
+        Unit,
+        "suspect",
+        lambda self, progress, count: whole(
+            self, {p: n for p, n in progress.items() if not isinstance(p, DueRows)}, count
+        ),
+    )
+    replace(Task, "reached", property(lambda self: dict(self.progress)))
+
+
+def _a_paused_worker_goes_on(replace: Replace) -> None:
+    whole = Worker._step_tasks
+
+    async def step(self: Worker, calls: Calls, *, held: bool = False) -> None:
+        held, self._is_held = self._is_held, False
+        try:
+            await whole(self, calls)
+        finally:
+            self._is_held = held
+
+    replace(Worker, "_step_tasks", step)
+
+
+def _bounded_runs_end_early(replace: Replace) -> None:
+    whole = RunEnd.note_position
+    replace(RunEnd, "note_position", lambda self, partition, _: whole(self, partition, 2**60))
+
+
+def _records_of_a_key_overlap(replace: Replace) -> None:
+    whole = Overlap._take
+
+    def take(self: Overlap, now_s: float) -> bool:
+        self._last.clear()
+        return whole(self, now_s)
+
+    replace(Overlap, "_take", take)
+
+
+def _held(setup: ProcessorSetup) -> None:
+    assert setup.shape is not None
+    setup.shape = dataclasses.replace(setup.shape, is_held=True)
+
+
+def _bounded(setup: ProcessorSetup) -> None:
+    assert setup.shape is not None
+    setup.shape = dataclasses.replace(setup.shape, is_bounded=True)
+
+
+def _overlapping(setup: ProcessorSetup) -> None:
+    assert setup.shape is not None
+    setup.shape = dataclasses.replace(setup.shape, is_async=True)
+
+
 def _a_downgrade_is_taken_for_divided(replace: Replace) -> None:
     whole = GroupTable.write_downgrade
 
@@ -340,6 +439,34 @@ FAULTS = {
     "a group that turned classic again takes its generation for divided": Fault(
         _a_downgrade_is_taken_for_divided, ("stuck",), ("copy",), _turned_groups, 400
     ),
+    "deliveries that failed do not count": Fault(
+        _deliveries_that_failed_do_not_count, ("not processed", "dead letter"), ("repeats",)
+    ),
+    "what fails of an aborted unit is blamed on the next": Fault(
+        _what_fails_of_an_aborted_unit_is_blamed_on_the_next,
+        ("dead letter", ENDED),
+        ("repeats",),
+        seeds=300,
+    ),
+    "units of one worker are done twice": Fault(
+        _units_of_one_worker_are_done_twice, ("processed twice",), ("repeats",), make_quiet
+    ),
+    "followers of parked records overtake": Fault(
+        _followers_of_parked_records_overtake, ("output order", "wrong count"), ("parked",)
+    ),
+    "parked records are not due": Fault(_parked_records_are_not_due, ("stuck",), ("parked",)),
+    "a refused row is not looked for": Fault(
+        _a_refused_row_is_not_looked_for, ("stuck", ENDED), ("parked",)
+    ),
+    "a paused worker goes on": Fault(
+        _a_paused_worker_goes_on, ("worked while paused",), ("count",), _held
+    ),
+    "bounded runs end early": Fault(
+        _bounded_runs_end_early, ("bounded run ended early",), ("count",), _bounded
+    ),
+    "records of a key overlap": Fault(
+        _records_of_a_key_overlap, ("wrong count", "output order"), ("count",), _overlapping
+    ),
     "joins have no grace": Fault(_joins_have_no_grace, ("late", "wrong join"), ("join",)),
     "restored buffers of joins are not due": Fault(
         _restored_windows_are_not_due, ("wrong join", "state differs"), ("join",)
@@ -353,13 +480,14 @@ SLOW = (
     "offsets run ahead",
     "offsets of waiting tasks are left out",
     "tasks outlive their partitions",
+    "what fails of an aborted unit is blamed on the next",
 )
 """Those that take many seeds: run by ``pytest -m chaos tests/simulation``."""
 
 
 def tells(problem: str, rules: tuple[str, ...]) -> bool:
-    """Whether a problem is one of these; that a worker ended is told behind its name."""
-    return problem.startswith(rules) or (ENDED in rules and f": {ENDED}" in problem)
+    """Whether a problem is one of these; what a worker noticed is told behind its name."""
+    return problem.startswith(rules) or any(f": {rule}" in problem for rule in rules)
 
 
 def look_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
