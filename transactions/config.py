@@ -73,7 +73,7 @@ class SessionSettings(Settings, in_kafka=False):
         producer_settings: Mapping[str, object] | None = None,
         **settings: object,
     ) -> None:
-        """Take settings by name; those of clients are handed on.
+        """Take settings by name; those of clients are passed on.
 
         Args:
             client: Settings of the clients, which the others override.
@@ -107,9 +107,9 @@ class SessionSettings(Settings, in_kafka=False):
 class SessionConfig(SessionSettings, Generic[KeyT_co, ValueT_co], in_kafka=False, kind="session"):
     """Settings of a session; the types of the keys and values that it reads are its parameters.
 
-    They follow from ``key_deserializer`` and ``value_deserializer``, as a consumer's do.
+    The types follow from ``key_deserializer`` and ``value_deserializer``, as for a consumer.
 
-    Settings of its clients are given beside its own and are found in `producer` and `consumer`:
+    It also takes settings of its clients, which are then in `producer` and `consumer`:
     ``SessionConfig(topics=["in"], group_id="g", linger_ms=20).producer.linger_ms``.
 
     Raises:
@@ -185,7 +185,7 @@ class SessionConfig(SessionSettings, Generic[KeyT_co, ValueT_co], in_kafka=False
             raise ConfigError(
                 "slot", self.slot, "must name this process within its group, such as '0'"
             )
-        # Refuse here what the clients would refuse, before one of them fences a predecessor.
+        # Check these before a client is made, as the producer fences a predecessor.
         if self.consumer.group_id is None:
             raise ConfigError("group_id", None, "must be set: offsets are stored by group")
         if self.consumer.enable_auto_commit:

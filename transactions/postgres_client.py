@@ -1,7 +1,7 @@
-"""Connections to PostgreSQL as the sink, the outbox and the inbox use them.
+"""Connections to PostgreSQL for the sink, the outbox, the inbox and two-phase commit.
 
-The one module that imports psycopg; it says what to install where that is missing. It decides which
-errors pass by themselves and bounds a call by cutting its connection; it knows no tables.
+No other module imports psycopg; without it, the error says what to install. This module decides
+which errors are temporary, and limits the time of calls by closing their connection.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def has_password(dsn: str) -> bool:
 
 
 def identifier(field: str, name: str) -> Identifier:
-    """Return a name for use in a statement; a dot parts schema and table.
+    """Return a name for use in a statement; a dot separates schema and table.
 
     Args:
-        field: Where the name was given, for the error.
+        field: The argument with the name, for the error.
         name: The name.
 
     Raises:
@@ -95,7 +95,7 @@ def connected(dsn: str, timeout_ms: int) -> PostgresConnection:
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether an error may pass by itself: it is about server or connection, not about a row."""
+    """Whether an error is temporary: of the server or the connection, not of a row."""
     state = getattr(error, "sqlstate", None)
     if state is None:
         return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
@@ -118,8 +118,8 @@ class Cut:
 class _Watch:
     """One thread that cuts connections whose time is over.
 
-    A thread for each call would cost the caller a wait for the interpreter lock at its start and
-    at its end. Deadlines of calls that have ended are dropped when the thread next wakes up.
+    With a thread for each call, the caller would wait for the interpreter lock when that starts and
+    ends. The thread drops deadlines of ended calls when it next wakes up.
     """
 
     def __init__(self) -> None:
@@ -132,14 +132,14 @@ class _Watch:
         threading.Thread(target=self._run, name="onceflow-postgres", daemon=True).start()
 
     def add(self, handle: socket.socket, deadline_s: float, cut: Cut) -> None:
-        """Cut a connection at a time, unless it is removed before."""
+        """Cut a connection at a time, unless ``remove`` is called before."""
         with self._changed:
             self._deadlines[handle] = deadline_s, cut
             if deadline_s < self._wakes_s:
                 self._changed.notify()
 
     def remove(self, handle: socket.socket) -> None:
-        """Let a connection be; behind this it is not cut any more."""
+        """Forget a connection; after this call it is never cut."""
         with self._changed:
             self._deadlines.pop(handle, None)
 
@@ -160,7 +160,8 @@ class _Watch:
 
 
 _watches: dict[int, _Watch] = {}
-"""By process: a fork has no thread, and may have the lock of its parent's for ever."""
+"""By process id: in a forked child the parent's thread does not exist, and its lock may stay
+locked."""
 
 
 def _watch() -> _Watch:
@@ -175,8 +176,8 @@ def _watch() -> _Watch:
 def cut_after(connection: PostgresConnection, limit_ms: int) -> Iterator[Cut]:
     """Cut a connection when the time is over.
 
-    ``statement_timeout`` bounds a server that works. One that is stopped, or a network that loses
-    everything, would be waited for without end.
+    ``statement_timeout`` limits a server that runs. Without this, a call would wait without end for
+    a stopped server or a broken network.
 
     Args:
         connection: The connection.

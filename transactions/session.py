@@ -1,8 +1,7 @@
-"""The two faces of a consume-transform-produce session: blocking and asyncio.
+"""Consume-transform-produce sessions, blocking and asyncio.
 
-They own nothing but a ``SessionCore``, which holds the rules. Use one when what you write depends
-on what you read, and both have to become visible together: outputs and input offsets go into one
-Kafka transaction (KIP-98, KIP-447).
+A session puts outputs and input offsets into one Kafka transaction (KIP-98, KIP-447), so that both
+become visible together. ``SessionCore`` holds the rules.
 """
 
 from __future__ import annotations
@@ -53,19 +52,19 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
                 if session.commit_due:
                     session.commit()
 
-    A transaction is begun by the first send or commit that needs one. ``poll`` must be called
-    from one thread at a time, and only when everything it returned before is dealt with: a
-    rebalance inside of ``poll`` commits all that was polled.
+    The first send or commit that needs a transaction begins one. Call ``poll`` from one thread at a
+    time, and only when all records of the previous poll are processed: a rebalance within ``poll``
+    commits all polled records.
 
     Args:
         config: Settings; or give them as keyword arguments, which win.
-        listener: Told about assignments, commits and aborts; for callers that keep state.
-        clients: Makes the clients; the SDK's own by default.
+        listener: Called at assignments, commits and aborts; for callers that keep state.
+        clients: Makes the clients; the SDK's by default.
         **settings: Settings of ``SessionConfig``, such as ``topics``, ``group_id`` and ``client``,
             and of producers and consumers.
 
     Raises:
-        ConfigError: The broker does not allow so long a transaction timeout.
+        ConfigError: The transaction timeout is longer than the broker allows.
         KafkaError: The brokers cannot be reached, or refuse.
     """
 
@@ -140,10 +139,10 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
     def poll_result(
         self, timeout_ms: int = 0, max_records: int | None = None
     ) -> PollResult[KeyT_co, ValueT_co]:
-        """As ``poll``, but tell errors of reading apart from those of a transaction.
+        """Do as ``poll``, but return errors of reading and of the transaction separately.
 
-        For callers that go on with other partitions when one cannot be read, and that must not
-        take a refused output for a fault of the input, or the other way round.
+        This is for callers that go on with other partitions if one cannot be read, and that must
+        distinguish a refused output from a fault of the input.
 
         Args:
             timeout_ms: How long to wait when there is nothing.
@@ -189,7 +188,7 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> object:
-        """Send one record within the transaction, which is begun if need be.
+        """Send one record within the transaction; the first one begins it.
 
         Args:
             topic: Topic name.
@@ -250,7 +249,7 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
 
     @contextlib.contextmanager
     def unit(self) -> Iterator[None]:
-        """A block that aborts when it raises; it does not commit by itself."""
+        """Abort if the block raises an error; without an error, do nothing."""
         try:
             yield
         except BaseException:
@@ -258,7 +257,9 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
             raise
 
     def close(self, timeout_ms: int = 10_000, *, leave_group: bool = True) -> None:
-        """Abort what is open, leave the group, close the clients; twice is fine.
+        """Abort the open transaction, leave the group and close the clients.
+
+        A second call does nothing.
 
         Args:
             timeout_ms: Limit, as for the producer and the consumer.
@@ -280,10 +281,10 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
 
 
 class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
-    """The asyncio face: the same names and rules as ``TransactionSession``, awaited.
+    """``TransactionSession`` for asyncio, with the same names and rules.
 
-    Make it with ``async with``, or call ``start``. ``commit`` and ``abort`` go on to their end
-    when the caller is cancelled, so a transaction is never left half ended.
+    Use ``async with``, or call ``start``. If the caller of ``commit`` or ``abort`` is cancelled,
+    the call still goes on to its end, so that a transaction is never half ended.
     """
 
     @overload
@@ -340,7 +341,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
 
     @property
     def last_abort(self) -> Abort | None:
-        """Why the latest abort happened; None before the first one."""
+        """Cause of the last abort; None before the first one."""
         return self._core.last_abort
 
     @property
@@ -354,7 +355,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         return self._core.commit_due
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the session owns at the moment."""
+        """Return the partitions that the session owns at the moment."""
         return self._core.assignment()
 
     async def poll(
@@ -377,30 +378,30 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         return cast("PollResult[KeyT_co, ValueT_co]", result)
 
     def place(self, partition: TopicPartition) -> int | None:
-        """The committed offset of an assigned partition.
+        """Return the committed offset of an assigned partition.
 
-        A commit may name it again, with another note, to have the group's generation checked
-        where outputs belong to no record.
+        A commit may name this offset again, with another note, if its outputs belong to no record:
+        then the coordinator still checks the membership.
 
         Args:
             partition: The partition.
 
         Returns:
-            None where nothing is committed, or not known yet.
+            None if nothing is committed, or the offset is not known yet.
         """
         return self._core.place(partition)
 
     def note(self, partition: TopicPartition) -> str | None:
-        """The caller's note beside the committed offset of a partition, as far as it is known.
+        """Return the caller's note beside the committed offset of a partition, if it is known.
 
-        Notes are the ``metadata`` of the ``OffsetAndMetadata`` that ``commit`` takes. They survive
-        in the group, so the next owner of the partition reads them.
+        ``commit`` takes notes as the ``metadata`` of ``OffsetAndMetadata``. The group keeps them,
+        so the next owner of the partition can read them.
 
         Args:
             partition: An assigned partition.
 
         Returns:
-            None when nothing is committed, or another program committed it.
+            None if nothing is committed, or if another program committed.
         """
         return self._core.note(partition)
 
@@ -490,7 +491,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
             raise
 
     async def flush(self, timeout_ms: int | None = None) -> None:
-        """Wait until all that was sent is acknowledged; ``commit`` does it by itself.
+        """Wait until all sent records are acknowledged; ``commit`` does this too.
 
         Args:
             timeout_ms: Limit, ``max_block_ms`` of the producer by default.
@@ -504,19 +505,20 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         """Commit outputs and offsets together.
 
         Args:
-            offsets: Next offset by partition when only a part of what was polled is processed; an
+            offsets: Next offset by partition, if only a part of the polled records is processed; an
                 ``OffsetAndMetadata`` carries a note of at most 4,000 bytes, see ``note``. A
                 partition without uncommitted work makes the commit an abort: its records were
-                read under an earlier assignment, and their outputs must not become visible.
+                polled under an earlier assignment, and their outputs must not become visible.
 
         Returns:
-            True when committed. False when it became an abort: the consumer is back at the
-            committed offsets, the same records come again, and ``last_abort`` says why.
+            True if committed. False if it became an abort: the consumer is back at the committed
+            offsets, the same records are read again, and ``last_abort`` has the cause.
 
         Raises:
             RecordError: A record can never be delivered; the transaction is aborted, and the same
                 records would fail again.
-            CommitOutcomeUnknownError: Not even the committed offsets could be read.
+            CommitOutcomeUnknownError: The commit got no answer, and the committed offsets could
+                not be read.
             TransactionalIdInUseError: Another live process uses the same slot.
         """
         return await asyncio.shield(asyncio.ensure_future(self._commit(offsets)))
@@ -529,11 +531,11 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         """Drop the outputs and go back to the committed offsets.
 
         Args:
-            cause: What ``send``, ``send_many`` or ``flush`` raised. The session then reacts as
-                to the same error of a commit: a producer that was fenced is replaced, for example.
+            cause: Error of ``send``, ``send_many`` or ``flush``. The session then reacts as to
+                the same error of a commit: for example, it replaces a fenced producer.
 
         Raises:
-            KafkaError: The cause itself, where going on does not help (``RecordError`` for one).
+            KafkaError: The cause, if going on would not help (such as ``RecordError``).
         """
         await asyncio.shield(asyncio.ensure_future(self._abort(cause)))
 
@@ -543,7 +545,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
 
     @contextlib.asynccontextmanager
     async def unit(self) -> AsyncIterator[None]:
-        """A block that aborts when it raises; it does not commit by itself."""
+        """Abort if the block raises an error; without an error, do nothing."""
         try:
             yield
         except BaseException:
@@ -567,9 +569,9 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         self._core.resume(partitions)
 
     async def read_again(self, partition: TopicPartition) -> None:
-        """Drop what was fetched of a partition and not handed out, and fetch it again.
+        """Drop fetched records of a partition that no poll has returned, and fetch them again.
 
-        For a partition that could not be read: a damaged answer may be right the next time.
+        This is for a partition that could not be read: the answer may have been damaged on its way.
 
         Args:
             partition: An assigned partition.
@@ -580,7 +582,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         await self._core.read_again(partition)
 
     async def put_back(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give back what was polled of partitions and not committed: it is read again.
+        """Read polled, uncommitted records of partitions again.
 
         Args:
             partitions: Assigned partitions.
@@ -588,7 +590,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         await self._core.put_back(partitions)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Offset of the next record that a poll would give, behind what polls have returned.
+        """Return the offset of the next record that a poll would return.
 
         Args:
             partition: An assigned partition.
@@ -599,7 +601,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         return await self._core.position(partition)
 
     def at_end(self, partition: TopicPartition) -> bool:
-        """Whether a partition was read to its end, as far as the last answer of a broker tells.
+        """Return whether a partition was read to its end, by the broker's last answer.
 
         Args:
             partition: An assigned partition.
@@ -607,10 +609,10 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         return self._core.at_end(partition)
 
     async def check_membership(self) -> None:
-        """Ask the coordinator whether the membership in the group still holds.
+        """Ask the coordinator whether this is still a member of the group.
 
         Raises:
-            CommitFailedError: The group went on without this member.
+            CommitFailedError: The group has expelled this member.
             FencedInstanceIdError: Another process has the instance id.
             KafkaError: The coordinator cannot be reached.
         """
@@ -621,10 +623,10 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         self._core.wakeup()
 
     async def close(self, timeout_ms: int = 10_000, *, leave_group: bool = True) -> None:
-        """Abort what is open, leave the group, close the clients; twice is fine.
+        """Abort the open transaction, leave the group and close the clients.
 
-        A poll of another task returns; a commit or abort that goes on is waited for first, for
-        half of the time at most.
+        A running poll returns. A running commit or abort gets up to half of the time to end. A
+        second call does nothing.
 
         Args:
             timeout_ms: Limit, as for the producer and the consumer.
@@ -637,7 +639,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
                 async with asyncio.timeout(timeout_ms / 2000):
                     await held.enter_async_context(self._ending)
             except TimeoutError:
-                pass  # It fails when the clients are closed under it.
+                pass  # The running call fails when its clients are closed.
             except asyncio.CancelledError:
                 await self._core.close(0, leave_group=leave_group)
                 raise

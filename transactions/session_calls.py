@@ -28,7 +28,7 @@ class SessionCalls:
 
     @property
     def last_abort(self) -> Abort | None:
-        """Why the latest abort happened; None before the first one."""
+        """Cause of the last abort; None before the first one."""
         return self._core.last_abort
 
     @property
@@ -42,39 +42,39 @@ class SessionCalls:
         return self._core.commit_due
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """The partitions that the session owns at the moment."""
+        """Return the partitions that the session owns at the moment."""
         return self._core.assignment()
 
     def place(self, partition: TopicPartition) -> int | None:
-        """The committed offset of an assigned partition.
+        """Return the committed offset of an assigned partition.
 
-        A commit may name it again, with another note, to have the group's generation checked
-        where outputs belong to no record.
+        A commit may name this offset again, with another note, if its outputs belong to no record:
+        then the coordinator still checks the membership.
 
         Args:
             partition: The partition.
 
         Returns:
-            None where nothing is committed, or not known yet.
+            None if nothing is committed, or the offset is not known yet.
         """
         return self._core.place(partition)
 
     def note(self, partition: TopicPartition) -> str | None:
-        """The caller's note beside the committed offset of a partition, as far as it is known.
+        """Return the caller's note beside the committed offset of a partition, if it is known.
 
-        Notes are the ``metadata`` of the ``OffsetAndMetadata`` that ``commit`` takes. They survive
-        in the group, so the next owner of the partition reads them.
+        ``commit`` takes notes as the ``metadata`` of ``OffsetAndMetadata``. The group keeps them,
+        so the next owner of the partition can read them.
 
         Args:
             partition: An assigned partition.
 
         Returns:
-            None when nothing is committed, or another program committed it.
+            None if nothing is committed, or if another program committed.
         """
         return self._core.note(partition)
 
     def flush(self, timeout_ms: int | None = None) -> None:
-        """Wait until all that was sent is acknowledged; ``commit`` does it by itself.
+        """Wait until all sent records are acknowledged; ``commit`` does this too.
 
         Args:
             timeout_ms: Limit, ``max_block_ms`` of the producer by default.
@@ -88,19 +88,20 @@ class SessionCalls:
         """Commit outputs and offsets together.
 
         Args:
-            offsets: Next offset by partition when only a part of what was polled is processed; an
+            offsets: Next offset by partition, if only a part of the polled records is processed; an
                 ``OffsetAndMetadata`` carries a note of at most 4,000 bytes, see ``note``. A
                 partition without uncommitted work makes the commit an abort: its records were
-                read under an earlier assignment, and their outputs must not become visible.
+                polled under an earlier assignment, and their outputs must not become visible.
 
         Returns:
-            True when committed. False when it became an abort: the consumer is back at the
-            committed offsets, the same records come again, and ``last_abort`` says why.
+            True if committed. False if it became an abort: the consumer is back at the committed
+            offsets, the same records are read again, and ``last_abort`` has the cause.
 
         Raises:
             RecordError: A record can never be delivered; the transaction is aborted, and the same
                 records would fail again.
-            CommitOutcomeUnknownError: Not even the committed offsets could be read.
+            CommitOutcomeUnknownError: The commit got no answer, and the committed offsets could
+                not be read.
             TransactionalIdInUseError: Another live process uses the same slot.
         """
         return run_blocking(self._core.commit(offsets))
@@ -109,11 +110,11 @@ class SessionCalls:
         """Drop the outputs and go back to the committed offsets.
 
         Args:
-            cause: What ``send``, ``send_many`` or ``flush`` raised. The session then reacts as
-                to the same error of a commit: a producer that was fenced is replaced, for example.
+            cause: Error of ``send``, ``send_many`` or ``flush``. The session then reacts as to
+                the same error of a commit: for example, it replaces a fenced producer.
 
         Raises:
-            KafkaError: The cause itself, where going on does not help (``RecordError`` for one).
+            KafkaError: The cause, if going on would not help (such as ``RecordError``).
         """
         run_blocking(self._core.abort(cause))
 
@@ -134,9 +135,9 @@ class SessionCalls:
         self._core.resume(partitions)
 
     def read_again(self, partition: TopicPartition) -> None:
-        """Drop what was fetched of a partition and not handed out, and fetch it again.
+        """Drop fetched records of a partition that no poll has returned, and fetch them again.
 
-        For a partition that could not be read: a damaged answer may be right the next time.
+        This is for a partition that could not be read: the answer may have been damaged on its way.
 
         Args:
             partition: An assigned partition.
@@ -147,7 +148,7 @@ class SessionCalls:
         run_blocking(self._core.read_again(partition))
 
     def put_back(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give back what was polled of partitions and not committed: it is read again.
+        """Read polled, uncommitted records of partitions again.
 
         Args:
             partitions: Assigned partitions.
@@ -155,7 +156,7 @@ class SessionCalls:
         run_blocking(self._core.put_back(partitions))
 
     def position(self, partition: TopicPartition) -> int:
-        """Offset of the next record that a poll would give, behind what polls have returned.
+        """Return the offset of the next record that a poll would return.
 
         Args:
             partition: An assigned partition.
@@ -166,7 +167,7 @@ class SessionCalls:
         return run_blocking(self._core.position(partition))
 
     def at_end(self, partition: TopicPartition) -> bool:
-        """Whether a partition was read to its end, as far as the last answer of a broker tells.
+        """Return whether a partition was read to its end, by the broker's last answer.
 
         Args:
             partition: An assigned partition.
@@ -174,10 +175,10 @@ class SessionCalls:
         return self._core.at_end(partition)
 
     def check_membership(self) -> None:
-        """Ask the coordinator whether the membership in the group still holds.
+        """Ask the coordinator whether this is still a member of the group.
 
         Raises:
-            CommitFailedError: The group went on without this member.
+            CommitFailedError: The group has expelled this member.
             FencedInstanceIdError: Another process has the instance id.
             KafkaError: The coordinator cannot be reached.
         """

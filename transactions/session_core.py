@@ -1,9 +1,9 @@
-"""The rules of a consume-transform-produce session, written once for both faces.
+"""The rules of a consume-transform-produce session, for blocking and asyncio clients.
 
-One consumer and one producer belong together: what was polled, what was sent and what is committed
-form one unit that ends in commit or abort. This module decides when a commit is allowed, what an
-error means for the open transaction (with the table in ``abort_reasons``), and where reading goes
-on afterwards. It neither processes records nor keeps state; a ``SessionListener`` does that.
+A session has one consumer and one producer. Polled records, sent records and committed offsets form
+one unit, which ends in commit or abort. This module decides when a commit is allowed, what an error
+means for the open transaction (by the table in ``abort_reasons``), and where reading continues. It
+neither processes records nor keeps state; a ``SessionListener`` does that.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ from onceflow.transactions.progress import UncommittedWork
 
 logger: logging.Logger = logging.getLogger("onceflow.transactions.session")
 
-# After these errors from the end of a transaction its outcome is certain (or, for the first, only
-# the committed offsets can tell). After any other error the offsets must be read: also a fence may
-# answer a second attempt whose first one was carried out.
+# After these errors of EndTxn the outcome is certain; the first means that only the committed
+# offsets show it. After any other error the offsets must be read too: a fence may answer a second
+# attempt although the first one was carried out.
 _DEFINITE = (
     CommitOutcomeUnknownError,
     TransactionAbortableError,
@@ -71,7 +71,7 @@ _DEFINITE = (
 )
 
 _UNKNOWN_OUTCOMES = (AbortReason.OUTCOME_UNKNOWN, AbortReason.INTERRUPTED)
-"""Reasons after which only the committed offsets tell whether the work was committed."""
+"""Reasons after which only the committed offsets show whether the work was committed."""
 
 
 class SessionCore:
@@ -119,10 +119,10 @@ class SessionCore:
     # Life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Initialise the producer (which ends a predecessor's transaction), then join the group.
+        """Initialise the producer, which ends a predecessor's transaction, then join the group.
 
         Raises:
-            ConfigError: The broker does not allow so long a transaction timeout.
+            ConfigError: The transaction timeout is longer than the broker allows.
         """
         logger.info("session %s: %s", self._name, timeouts.describe(self.config))
         try:
@@ -132,7 +132,7 @@ class SessionCore:
             raise
 
     async def _complete_clients(self) -> None:
-        """Make missing clients, at the start or after one was dropped."""
+        """Make the missing clients, at the start or after one was dropped."""
         if self._closed:
             raise ClientClosedError(f"session {self._name} is closed; make a new one")
         if self._fenced_by is not None:
@@ -146,8 +146,8 @@ class SessionCore:
     async def _new_producer(self) -> SessionProducer:
         """Make a producer that has fenced its predecessor.
 
-        Another incarnation whose InitProducerId comes at the same time may fence this one before
-        it has begun. That is nobody's loss: it is made once more.
+        Another process whose InitProducerId comes at the same time may fence this producer before
+        it has sent anything. Then nothing is lost, and the producer is made again.
         """
         while True:
             try:
@@ -160,7 +160,7 @@ class SessionCore:
                 logger.warning("session %s: fenced while it began: %s", self._name, error)
 
     async def _drop_producer(self, timeout_ms: int = 0) -> None:
-        """Close the producer and only log its errors: they were handled, or do not matter now."""
+        """Close the producer, and only log its errors, which were handled or do not matter now."""
         producer, self._producer = self._producer, None
         self.in_transaction = False
         if producer is not None:
@@ -170,7 +170,7 @@ class SessionCore:
                 logger.debug("session %s: closing the producer: %s", self._name, error)
 
     async def close(self, timeout_ms: int, *, leave_group: bool = True) -> None:
-        """Abort what is open, leave the group if told, close both clients, within the limit."""
+        """Abort the open transaction, leave the group if told, and close both clients."""
         self._closed = True
         if os.getpid() != self._process_id:
             return  # A forked child: clients and transaction are the parent's.
@@ -185,7 +185,7 @@ class SessionCore:
                 self._name,
                 error,
             )
-        finally:  # A cancellation must not leave a client open either.
+        finally:  # Also after a cancellation: no client stays open.
             await self._close_clients(deadline, leave_group)
 
     async def _close_clients(self, deadline: float, leave_group: bool) -> None:
@@ -216,14 +216,14 @@ class SessionCore:
 
     @property
     def producer(self) -> SessionProducer:
-        """The present producer; a fence or a lost commit replaces it."""
+        """The present producer, which a fence or a lost commit replaces."""
         if self._producer is None:
             raise ClientClosedError(f"session {self._name} has no producer; poll() makes one")
         return self._producer
 
     @property
     def consumer(self) -> SessionConsumer:
-        """The present consumer; a fence replaces it."""
+        """The present consumer, which a fence replaces."""
         if self._consumer is None:
             raise ClientClosedError(f"session {self._name} has no consumer; poll() makes one")
         return self._consumer
@@ -291,8 +291,8 @@ class SessionCore:
         self._polled.polled(records)
         self._is_noted = True
         # The callbacks of this poll ended the work on revoked and lost partitions, so all open work
-        # belongs to partitions that were owned all the time. A newer membership must not commit it,
-        # so the present one is kept until the next poll (KIP-447).
+        # is of partitions that were owned throughout. A newer membership must not commit it, so
+        # keep the present one until the next poll (KIP-447).
         self._snapshot = self._membership()
         return PollResult(records, input_error)
 
@@ -352,45 +352,45 @@ class SessionCore:
         }
 
     async def read_again(self, partition: TopicPartition) -> None:
-        """Drop what was fetched of a partition and not handed out, and fetch it again."""
+        """Drop fetched records of a partition that no poll has returned, and fetch them again."""
         position = await settle(self.consumer.position(partition))
         await settle(self.consumer.seek(partition, position))
 
     async def put_back(self, partitions: Sequence[TopicPartition]) -> None:
-        """Give back what was polled of partitions and not committed: it is read again."""
+        """Read polled, uncommitted records of partitions again."""
         firsts = {tp: self._polled.pop(tp).first for tp in partitions if tp in self._polled}
         for partition, first in firsts.items():
             await settle(self.consumer.seek(partition, first))
 
     async def position(self, partition: TopicPartition) -> int:
-        """Offset of the next record that a poll would give."""
+        """Return the offset of the next record that a poll would return."""
         return await settle(self.consumer.position(partition))
 
     def at_end(self, partition: TopicPartition) -> bool:
-        """Whether a partition was read to its end, as far as the last answer tells."""
+        """Return whether a partition was read to its end, by the broker's last answer."""
         return self.consumer.lag(partition) == 0
 
     async def check_membership(self) -> None:
-        """Ask the coordinator whether the membership still holds; raises when it does not."""
+        """Ask the coordinator whether this is still a member of the group; raise if not."""
         await settle(self.consumer.ensure_membership())
 
     def _membership(self) -> ConsumerGroupMetadata | None:
-        """Return the present membership; None when the consumer is not a member."""
+        """Return the present membership; None if the consumer is not a member."""
         try:
             return self.consumer.group_metadata()
         except IllegalStateError:
             return None
 
     def note(self, partition: TopicPartition) -> str | None:
-        """Return the caller's note beside the committed offset of a partition, as far as known.
+        """Return the caller's note beside the committed offset of a partition, if it is known.
 
         Returns:
-            None when nothing is committed, or the commit has no note of a session.
+            None if nothing is committed, or if another program committed.
         """
         return self._positions.note(partition)
 
     def place(self, partition: TopicPartition) -> int | None:
-        """The committed offset of an assigned partition; None where none is known."""
+        """Return the committed offset of an assigned partition; None if none is known."""
         return self._commit_offsets.place(partition)
 
     @property
@@ -403,12 +403,12 @@ class SessionCore:
     # Writing -------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Open a transaction, unless one is open. Called at the first send or offset only."""
+        """Open a transaction, unless one is open; called by the first send or commit."""
         if not self.in_transaction:
             self._check_process()
             if self._producer is None:
                 await self._complete_clients()
-            self.in_transaction = True  # Before it is: an interruption must not leave one unseen.
+            self.in_transaction = True  # Set first: an interruption must not hide an open one.
             try:
                 with self._noting_interruption():
                     await settle(self.producer.begin_transaction())
@@ -421,13 +421,13 @@ class SessionCore:
                 self._work_since_s = self._clock()
 
     def note_failure(self, error: KafkaError) -> None:
-        """Remember a failed send, so that the next commit aborts; not for an error of a single
-        record, which the caller handles."""
+        """Note a failed send, so that the next commit aborts; the caller handles errors of a
+        single record."""
         if self._failure is None and not isinstance(error, RecordError):
             self._failure = error
 
     async def flush(self, timeout_ms: int | None = None) -> None:
-        """Wait for the acknowledgements of all that was sent.
+        """Wait for the acknowledgements of all sent records.
 
         Raises:
             KafkaError: A record was not delivered; the next commit becomes an abort.
@@ -445,7 +445,7 @@ class SessionCore:
         """Commit outputs and offsets, or abort.
 
         Args:
-            offsets: Next offset by partition; None means all that was polled.
+            offsets: Next offset by partition; None means all polled records.
 
         Returns:
             True if committed, False if it had to become an abort (see ``last_abort``).
@@ -484,9 +484,9 @@ class SessionCore:
         return True
 
     async def _commit_starts(self) -> None:
-        """Commit where partitions begin, unless a commit of open work will do it.
+        """Commit the start offsets of partitions, unless a commit of open work will do it.
 
-        In a transaction, because a commit of the group alone might overtake a later one.
+        This needs a transaction: a plain commit of the group could overtake a later one.
         """
         if not self._positions.starts or self._polled or self.in_transaction:
             return
@@ -521,8 +521,8 @@ class SessionCore:
             await settle(
                 producer.send_offsets_to_transaction(offsets, snapshot, timeout_ms=left_ms())
             )
-            # A member that was expelled between here and EndTxn would publish what its
-            # successor is doing again. The forced heartbeat closes most of that window.
+            # A member that is expelled before EndTxn would publish records that its successor
+            # processes again. This heartbeat shortens the time in which that can happen.
             await settle(self.consumer.ensure_membership())
             self._check_ownership(offsets)
         try:
@@ -540,12 +540,12 @@ class SessionCore:
             raise CommitOutcomeUnknownError(f"the commit failed with: {error}") from error
 
     def _check_ownership(self, offsets: Iterable[TopicPartition]) -> ConsumerGroupMetadata:
-        """Check that the partitions are assigned to us; the broker checks the membership only."""
+        """Check that the partitions are assigned to us; the broker checks only the membership."""
         snapshot = present_membership(
             self._snapshot, self._membership(), epochs_rise=self._epochs_rise
         )
         self._snapshot = snapshot
-        if not self._in_callback:  # In it, revoked partitions are ours until it returns.
+        if not self._in_callback:  # Within it, revoked partitions are still ours.
             gone = set(offsets) - set(self.consumer.assignment())
             if gone:
                 names = ", ".join(sorted(map(str, gone)))
@@ -594,8 +594,8 @@ class SessionCore:
     ) -> bool:
         """Find out whether a commit without an answer was carried out.
 
-        A new incarnation of the producer makes the coordinator finish or abort the transaction;
-        after that the committed offsets carry this commit's token, or they do not.
+        The InitProducerId of a new producer makes the coordinator finish or abort the transaction.
+        Then the committed offsets carry this commit's token, or the transaction was aborted.
         """
         logger.warning("session %s: %s; reading the committed offsets", self._name, error)
         verdict = Verdict(AbortReason.OUTCOME_UNKNOWN, Reaction.REINITIALISE)
@@ -613,7 +613,7 @@ class SessionCore:
         except KafkaError as lookup_error:
             await self._note_aborted(Abort(AbortReason.OUTCOME_UNKNOWN, error), leaving)
             raise error from lookup_error
-        if not offsets:  # It held no offsets, so nothing can tell.
+        if not offsets:  # Without offsets nothing shows the outcome.
             await self._note_aborted(Abort(AbortReason.OUTCOME_UNKNOWN, error), leaving)
             raise error
         tokens = {token_of(entry.metadata) for entry in found.values() if entry is not None}
@@ -632,11 +632,11 @@ class SessionCore:
         """Drop outputs and go back to the committed offsets; without open work, do nothing.
 
         Args:
-            cause: What a send or flush raised; the session reacts as to the same error of a
+            cause: Error of a send or flush. The session reacts as to the same error of a
                 commit, and may replace its clients.
 
         Raises:
-            KafkaError: The cause, where going on would not help.
+            KafkaError: The cause, if going on would not help.
         """
         self._check_process()
         if await self._after_interruption() and cause is None:
@@ -663,14 +663,14 @@ class SessionCore:
             raise
 
     async def _after_interruption(self) -> bool:
-        """End what an interrupted call left open, before anything else is done.
+        """End the work that an interrupted call left open, before anything else.
 
-        The open transaction may hold outputs of records whose partitions were given up since, and
-        would publish them without their offsets; or its commit was asked for. A new incarnation of
-        the producer ends it either way, and reading goes on at the committed offsets.
+        The open transaction may hold outputs of records whose partitions were revoked since; a
+        commit would publish them without their offsets. Or its commit was sent already. In both
+        cases a new producer ends it, and reading continues at the committed offsets.
 
         Returns:
-            Whether anything was open.
+            Whether any work was open.
         """
         if not self._interrupted:
             return False
@@ -688,7 +688,7 @@ class SessionCore:
         cause: Exception | None,
         leaving: Sequence[TopicPartition] = (),
     ) -> None:
-        """Abort the transaction and go back, replacing clients where the verdict asks for it."""
+        """Abort the transaction and rewind; replace clients if the verdict says so."""
         reaction = verdict.reaction
         if reaction in (Reaction.ABORT, Reaction.RAISE) and self.in_transaction:
             try:
@@ -735,11 +735,12 @@ class SessionCore:
             await self._positions.rewind(self.consumer, touched, is_unknown=is_unknown)
 
     async def _replace_producer(self, verdict: Verdict, cause: Exception | None) -> None:
-        """Make a new incarnation: its InitProducerId ends the open transaction (KIP-98).
+        """Make a new producer, whose InitProducerId ends the open transaction (KIP-98).
 
-        A partition's leader reports a newer incarnation of the id and the coordinator's own
-        abort alike (KIP-588). The latter comes after the transaction timeout, as a rule; so it
-        takes one more such report than plain fences to conclude that an id is shared.
+        A partition's leader sends the same error after a newer producer took the id and after the
+        coordinator timed the transaction out (KIP-588). Before the transaction timeout the former
+        is likely, but not certain. So it takes one more such error than plain fences to conclude
+        that an id is shared.
         """
         age_ms = (self._clock() - self._begun_s) * 1000
         taken = (
@@ -753,7 +754,7 @@ class SessionCore:
         await self._complete_clients()
 
     def _shared_id(self, cause: Exception | None) -> TransactionalIdInUseError:
-        """Fail for good: fencing the other process back would never end."""
+        """Close the session and return the error; fencing the other process would never end."""
         self._closed = True
         error = TransactionalIdInUseError(
             f"transactional id {self._name!r} is shared by another live process: taken over again "
@@ -763,8 +764,8 @@ class SessionCore:
         return error
 
     async def _replace(self, cause: Exception | None) -> None:
-        """Replace both clients after a fence; within a callback of the consumer the next poll does
-        it."""
+        """Replace both clients after a fence; within a consumer's callback leave it to the next
+        poll."""
         if self._in_callback:
             self._fenced_by = cause or CommitFailedError("fenced")
             self._polled.clear()
@@ -773,8 +774,7 @@ class SessionCore:
             await self._replace_both(cause)
 
     async def _replace_both(self, cause: Exception | None) -> None:
-        """Replace consumer and producer: after a fence neither the membership nor the epoch can be
-        trusted."""
+        """Replace consumer and producer: after a fence membership and epoch are in doubt."""
         logger.warning("session %s: fenced: %s", self._name, cause)
         shared = self._fences.fenced(self._clock())
         consumer, self._consumer = self.consumer, None
@@ -806,10 +806,10 @@ class SessionCore:
                 self._listener.assigned(partitions)
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit everything that is processed before the partitions are given up, or abort.
+        """Commit all processed records before the partitions are revoked, or abort.
 
-        All touched partitions are committed together: outputs of kept partitions are in the same
-        transaction as those of the revoked ones. The group waits until this returns.
+        This commits also the work of kept partitions, as their outputs are in the same
+        transaction. The group waits until this returns.
         """
         with self._callback():
             try:
@@ -819,10 +819,10 @@ class SessionCore:
 
     async def _settle_before_leaving(self, partitions: Sequence[TopicPartition]) -> None:
         if self._consumer is None:
-            return  # It is being closed, and what was open is aborted.
-        # Also without polled records: the listener may hold outputs that belong to none.
+            return  # The session is being closed, and the open transaction is aborted.
+        # Also without polled records: the listener may hold outputs of no record.
         deadline = self._clock() + self.config.revoke_budget_ms / 1000
-        # A revocation shows that the partitions were ours all the time, also where a cooperative
+        # A revocation shows that the partitions were ours until now, even if a cooperative
         # rebalance has already brought the next generation.
         self._snapshot = self._membership()
         offsets: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -847,7 +847,7 @@ class SessionCore:
         self._note_committed(offsets)
 
     async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Abort: other members may own the partitions already, so nothing may be committed."""
+        """Abort, as other members may own the partitions already."""
         with self._callback():
             try:
                 if self.in_transaction or self._polled:
@@ -864,7 +864,7 @@ class SessionCore:
 
     @contextlib.contextmanager
     def _callback(self) -> Iterator[None]:
-        """Keep an error of a rebalance callback, for the poll that runs the callback to raise."""
+        """Keep an error of a rebalance callback; the poll that runs the callback raises it."""
         self._in_callback = True
         try:
             with self._noting_interruption():
