@@ -12,6 +12,7 @@ import copy
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -48,6 +49,7 @@ _PASSING = {
     sqlite3.SQLITE_CANTOPEN,
 }
 """Primary result codes that are about the file and not about the rows."""
+_ROWS_OF_STATEMENT = 50
 _STEPS_PER_LOOK = 10_000
 """Instructions of SQLite's virtual machine between two looks at the clock: about a millisecond."""
 
@@ -259,8 +261,15 @@ class Sqlite:
             raise SinkRowError(f"{self._path}: this sink keeps offsets alone; name its table")
         for columns, values in runs(rows):
             try:
-                text = self._insert_text(table or "", columns)
-                connection.executemany(text, values)
+                size = self._rows_of_statement(connection, columns)
+                whole = len(values) // size * size
+                text = self._insert_text(table or "", columns, size)
+                flat = [
+                    tuple(chain.from_iterable(values[start : start + size]))
+                    for start in range(0, whole, size)
+                ]
+                connection.executemany(text, flat)
+                connection.executemany(self._insert_text(table or "", columns), values[whole:])
             except (sqlite3.Error, OverflowError, ValueError) as error:
                 if _is_passing(error):
                     raise
@@ -269,7 +278,12 @@ class Sqlite:
                     "the table; nothing of the batch was written"
                 ) from error
 
-    def _insert_text(self, table: str, columns: Sequence[str]) -> str:
+    def _rows_of_statement(self, connection: sqlite3.Connection, columns: Sequence[str]) -> int:
+        """How many rows one statement takes, which costs half of a statement for each row."""
+        values_max = connection.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER)
+        return max(1, min(_ROWS_OF_STATEMENT, values_max // max(1, len(columns))))
+
+    def _insert_text(self, table: str, columns: Sequence[str], rows: int = 1) -> str:
         """Return the statement for rows of these columns.
 
         Raises:
@@ -282,8 +296,8 @@ class Sqlite:
                 f"{', '.join(missing) or 'any column'}; nothing of the batch was written"
             )
         names = ", ".join(map(quoted, columns))
-        marks = ", ".join("?" * len(columns))
-        text = f"INSERT INTO {quoted(table)} ({names}) VALUES ({marks})"
+        marks = ", ".join(["(" + ", ".join("?" * len(columns)) + ")"] * rows)
+        text = f"INSERT INTO {quoted(table)} ({names}) VALUES {marks}"
         if self._key:
             others = [quoted(name) for name in columns if name not in self._key]
             change = ", ".join(f"{name} = excluded.{name}" for name in others)

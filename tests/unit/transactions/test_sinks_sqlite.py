@@ -76,16 +76,12 @@ class TestSqlite(SinkConformance):
         return rows_of(self.path)
 
 
-@pytest.mark.parametrize(
-    ("moment", "stored"),
-    [
-        ("after begin", False),
-        ("after rows", False),
-        ("after offsets", False),
-        ("after commit", True),
-    ],
-)
-def test_a_killed_process_leaves_all_or_nothing(path: Path, moment: str, stored: bool) -> None:
+STEPS = ("begin", "offsets read", "rows", "offsets", "commit")
+
+
+@pytest.mark.parametrize("moment", [f"{when} {s}" for s in STEPS for when in ("before", "after")])
+def test_a_killed_process_leaves_all_or_nothing(path: Path, moment: str) -> None:
+    stored = moment == "after commit"
     done = subprocess.run([sys.executable, "-c", KILLED, str(path), moment], check=False)
     assert done.returncode == -signal.SIGKILL
     sink = Sqlite(path, "rows")
@@ -108,6 +104,39 @@ def test_with_a_key_the_last_row_wins(path: Path) -> None:
     written(path, ["id"], {"id": 1, "text": "a"}, {"text": "b", "id": 1}, {"id": 2, "text": "c"})
     written(path, ["id"], {"id": 2, "text": "d"})
     assert rows_of(path) == [{"id": 1, "text": "b"}, {"id": 2, "text": "d"}]
+
+
+@pytest.mark.parametrize("count", [1, 49, 50, 51, 149, 200])
+def test_many_rows_go_by_statements_of_several(path: Path, count: int) -> None:
+    """Also where a key comes again within a statement, and in a later one."""
+    rows = [{"id": number % 40, "text": f"{number}"} for number in range(count)]
+    written(path, ["id"], *rows)
+    wanted = {row["id"]: row for row in rows}
+    assert rows_of(path) == [wanted[number] for number in sorted(wanted)]
+
+
+def test_one_bad_row_among_many_stores_nothing(path: Path) -> None:
+    rows: list[dict[str, object]] = [{"id": n, "text": "x"} for n in range(120)]
+    for bad in (0, 60, 119):
+        told = [*rows[:bad], {"id": bad, "text": None}, *rows[bad + 1 :]]
+        with pytest.raises(SinkRowError, match="NOT NULL"):
+            written(path, ["id"], *told)
+        assert rows_of(path) == []
+
+
+def test_rows_of_many_columns_stay_within_the_values_of_a_statement(path: Path) -> None:
+    names = [f"c{number}" for number in range(1_500)]
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE TABLE wide ({', '.join(names)})")
+    sink = Sqlite(path, "wide")
+    sink.open("g")
+    with contextlib.closing(sink):
+        entry = sink.claim([FIRST], "a")[FIRST]
+        rows = [dict.fromkeys(names, number) for number in range(60)]
+        sink.write(Batch("a", {FIRST: Move(entry.epoch, entry.offset, 1)}, rows))
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        found = connection.execute("SELECT c0, c1499 FROM wide ORDER BY rowid").fetchall()
+    assert found == [(number, number) for number in range(60)]
 
 
 @pytest.mark.parametrize(
