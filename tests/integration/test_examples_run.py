@@ -32,6 +32,7 @@ from onceflow.processors import App
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TASKS = ("task1_transform", "task2_count", "task5_dead_letter")
 PROCESSING = (
+    "activity_tracking",
     "click_sessions",
     "enrichment",
     "minute_sums",
@@ -175,6 +176,25 @@ def test_sessions_of_clicks(broker: Broker, tmp_path: Path) -> None:
         for page, at in ((b"/", 0), (b"/tea", 600), (b"/", 5000), (b"/buy", 9000))
     ]
     run_until(app, broker, {"clicks": clicks}, "visits", [b'["/","/tea"]', b'["/"]'])
+
+
+def test_daily_report_of_visits(broker: Broker, tmp_path: Path) -> None:
+    app = load("activity_tracking", broker, tmp_path)
+    clicks = [
+        ("ann", b'{"page":"%s","at":%d}' % (page, at))
+        for page, at in (
+            (b"/", 0),
+            (b"/tea", 600),
+            (b"/", 90_000),
+            (b"/", 300_000),
+            (b"/", 310_000),
+        )
+    ]
+    wanted = [
+        b'{"day":"1970-01-01","landing":"/","visits":1,"pages_per_visit":2.0,"seconds_per_visit":600.0}',
+        b'{"day":"1970-01-02","landing":"/","visits":1,"pages_per_visit":1.0,"seconds_per_visit":0.0}',
+    ]
+    run_until(app, broker, {"clicks": clicks}, "daily-report", wanted)
 
 
 def test_alarm_of_a_silent_sensor(broker: Broker, tmp_path: Path) -> None:
