@@ -9,7 +9,7 @@ READY := .setup/ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup interpreters java demo docs test check check-types check-rules fix conformance client-suite differential sim chaos image container-test bench dist release-check clean
+.PHONY: help setup interpreters java demo docs test check check-types check-rules fix conformance client-suite differential sim chaos spark-chaos image container-test bench dist release-check clean
 
 help: ## what can be asked for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -74,6 +74,10 @@ sim: $(READY) ## seeded whole-system simulation: SEED=n replays one run, SEEDS=1
 
 chaos: $(READY) java ## kills: demo seeds and broker SIGKILLs (long)
 	@$(BIN)/pytest -q -m chaos $(ARGS)
+
+SPARK_CHAOS := kills lineage exactly_once batch_write transaction apps
+spark-chaos: $(READY) java ## Spark with drivers, executors, workers and brokers killed at each step (long; SEED=n)
+	@SPARK_CHAOS_SEED=$(or $(SEED),1) $(BIN)/pytest -q -m spark -p no:randomly $(SPARK_CHAOS:%=tests/integration/test_spark_%.py) $(ARGS)
 
 image: $(READY) ## the broker as a container image (needs an engine; BASE=python:3.12-slim)
 	@PYTHON=$(BIN)/python bash tools/image.sh

@@ -1,4 +1,4 @@
-"""A Spark driver that copies one topic to another, as a process that tests kill.
+"""A Spark driver that writes from one topic to another, as a process that tests kill.
 
 As a program: ``python spark_driver.py JSON``, the JSON being a ``Plan``. It runs up
 to the present end of the source, unless the plan makes it kill its own process group (driver, JVM)
@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from onceflow.processors import App, State
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -31,7 +33,9 @@ class Plan:
 
     Attributes:
         sink: ``data source`` or ``foreach_batch``, where the driver writes small batches; with
-            ``by tasks`` or ``by tasks without keys`` behind it, it never does.
+            ``by tasks`` or ``by tasks without keys`` behind it, it never does. ``data source by
+            rows`` moves rows and not encoded batches. ``application``
+            counts by key as an application of processors, ``table`` writes without a stream.
         bootstrap: Brokers.
         source: Topic to read.
         target: Topic to write; also the transactional id and the group.
@@ -39,6 +43,8 @@ class Plan:
         rows_per_batch: Offsets of a micro-batch.
         dies_after_commit_of: Micro-batch after whose commit it dies, None for never.
         batch_size: Bytes of a producer's batch; a small one makes writing slow enough to be met.
+        master: Spark's master; ``local-cluster[2,1,1024]`` has executors of their own.
+        write_id: Id of the write of a table.
     """
 
     sink: str
@@ -49,6 +55,8 @@ class Plan:
     rows_per_batch: int
     dies_after_commit_of: int | None = None
     batch_size: int = 16_384
+    master: str = "local[2]"
+    write_id: str = "once"
 
 
 def die() -> None:
@@ -82,8 +90,8 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).parent))
     from spark_world import spark_session
 
-    with spark_session() as spark:
-        run(spark, plan)
+    with spark_session({"spark.master": plan.master}) as spark:
+        WORKS.get(plan.sink, run)(spark, plan)
 
 
 def run(spark: SparkSession, plan: Plan) -> None:
@@ -117,10 +125,49 @@ def run(spark: SparkSession, plan: Plan) -> None:
         if plan.dies_after_commit_of is not None:
             spark.dataSource.register(dying_source(plan.dies_after_commit_of))
         counts = partition_counts(options, [plan.target])
-        routed = route(rows, counts, topic=plan.target)
+        encoding = None if way == "rows" else options
+        routed = route(rows, counts, topic=plan.target, options=encoding)
         writer = routed.writeStream.format("onceflow").options(**options)
     writer = writer.option("checkpointLocation", plan.checkpoint)
     finish(writer.trigger(availableNow=True).start())
+
+
+def run_application(spark: SparkSession, plan: Plan) -> None:
+    """Count the records of each key, with state, as an application of processors."""
+    from spark_world import finish
+
+    app = App("counting", plan.bootstrap)
+
+    @app.processor(plan.source, to=plan.target)
+    def count(value: str, seen: State[int]) -> str:
+        seen.set(seen.get(0) + 1)
+        return f"{value}={seen.get()}"
+
+    options = {"name": plan.target, "maxOffsetsPerTrigger": str(plan.rows_per_batch)}
+    options["driverRowsMax"] = "0"
+    pipeline = app.to_spark(spark, checkpointLocation=plan.checkpoint, **options)
+    finish(pipeline.start(availableNow=True))
+
+
+def run_table(spark: SparkSession, plan: Plan) -> None:
+    """Write what the source holds as one table, under an id."""
+    from onceflow.spark_integration import partition_counts, route
+
+    options = {"kafka.bootstrap.servers": plan.bootstrap}
+    rows = (
+        spark.read.format("onceflow")
+        .options(subscribe=plan.source, startingOffsets="earliest", **options)
+        .load()
+        .selectExpr("key", "concat(value, repeat(' ', 3000)) AS value")
+    )
+    counts = partition_counts(options, [plan.target])
+    routed = route(rows, counts, topic=plan.target, options=options)
+    writer = routed.write.format("onceflow").mode("append")
+    writer.options(topic=plan.target, writeId=plan.write_id, **options).save()
+
+
+WORKS = {"application": run_application, "table": run_table}
+"""What runs under the names of sinks that are none."""
 
 
 def dying_source(batch_to_die_after: int) -> type:
