@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-SINKS = ("stock", "foreach_batch", "keyless-stock", "keyless", "sink", "topic-column")
+SINKS = (
+    "stock", "foreach_batch", "keyless-stock", "keyless", "sink", "sink-rows", "topic-column"
+)  # fmt: skip
 WARM_UP_BATCHES = 3
 
 
@@ -79,8 +81,10 @@ def copying(
     options = {**given, "topic": target, "checkpointLocation": folder}
     if "stock" in sink:
         return rows.writeStream.format("kafka").options(**options)
-    if sink == "sink":
-        routed = route(rows, partition_counts(given, [target]), topic=target)
+    if sink in ("sink", "sink-rows"):
+        encoding = options if sink == "sink" else None
+        counts = partition_counts(given, [target])
+        routed = route(rows, counts, topic=target, options=encoding)
         return routed.writeStream.format("onceflow").options(**options)
     if sink == "topic-column":
         del options["topic"]

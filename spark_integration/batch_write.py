@@ -18,12 +18,19 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from onceflow.spark_integration import transaction
-from onceflow.spark_integration.encoding import RowEncoder, filled
+from onceflow.spark_integration.encoding import RowEncoder, decoded, filled
 from onceflow.spark_integration.options import SinkOptions
-from onceflow.spark_integration.schema import SinkColumns
 from onceflow.spark_integration.topics import CountsLookup, topic_counts
 from onceflow.spark_integration.transaction import BatchWriteError, TaskReport
-from onceflow.spark_integration.writer import RowWriter, reports_of, write_from_driver, write_task
+from onceflow.spark_integration.writer import (
+    BatchWriter,
+    RowWriter,
+    TaskWriter,
+    columns_of,
+    reports_of,
+    write_from_driver,
+    write_task,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +92,7 @@ class OnceflowWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = SinkColumns.of(schema, options.topic, is_strict=options.strict_columns)
+        self._columns = columns_of(schema, options)
         self._open: OpenWrite | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -106,8 +113,7 @@ class OnceflowWriter(DataSourceArrowWriter):
         report = TaskReport(context.partitionId(), context.stageId(), opened.identity, {})
         if opened.is_published:
             return report
-        counts = CountsLookup(options.admin, dict(opened.counts))
-        encoder = RowEncoder(options, self._columns, counts, report.task, moves_on=False)
+        encoder = self._encoder(report.task)
         rows, taken = filled(iterator), list[Any]()
         while sum(batch.nbytes for batch in taken) <= HELD_BYTES_MAX:
             batch = next(rows, None)
@@ -115,10 +121,20 @@ class OnceflowWriter(DataSourceArrowWriter):
                 return _held(report, encoder, taken)
             taken.append(batch)
 
-        def make(producer: Producer, admin: Admin, task: int) -> RowWriter:
+        def make(producer: Producer, admin: Admin, task: int) -> TaskWriter:
+            if encoder is None:
+                return BatchWriter(producer, admin, task)
             return RowWriter(producer, admin, task, encoder)
 
         return write_task(options, opened.identity, itertools.chain(taken, rows), make)
+
+    def _encoder(self, task: int) -> RowEncoder | None:
+        """What encodes rows; None where ``route`` has done so."""
+        if self._columns is None:
+            return None
+        options = self._opened.options
+        counts = CountsLookup(options.admin, dict(self._opened.counts))
+        return RowEncoder(options, self._columns, counts, task, moves_on=False)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Send what tasks left, and end the transaction; when it raises, Spark calls ``abort``."""
@@ -155,11 +171,15 @@ class OnceflowWriter(DataSourceArrowWriter):
             logger.warning("nothing is published, but the abort failed: %s", error)
 
 
-def _held(report: TaskReport, encoder: RowEncoder, batches: list[pa.RecordBatch]) -> TaskReport:
+def _held(
+    report: TaskReport, encoder: RowEncoder | None, batches: list[pa.RecordBatch]
+) -> TaskReport:
     """The report of a task that encodes its rows and sends none."""
     from onceflow.sdk import KafkaError
 
     try:
+        if encoder is None:
+            return replace(report, held=tuple(p for batch in batches for p in decoded(batch)))
         made = [pair for batch in batches for pair in encoder.encode(batch)]
         return replace(report, held=tuple(made + encoder.finish()))
     except KafkaError as error:

@@ -7,11 +7,12 @@ the task again, which cannot help.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -21,6 +22,9 @@ from onceflow.sdk.errors import ConfigError, KafkaError, UnknownTopicOrPartition
 from onceflow.spark_integration.options import SinkOptions
 from onceflow.spark_integration.schema import SinkColumns
 from onceflow.spark_integration.topics import CountsLookup
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 SCHEMA: Final = "topic STRING, partition INT, records INT, data BINARY, error BINARY"
 """Columns of encoded batches in Spark's DDL."""
@@ -33,8 +37,67 @@ ARROW_SCHEMA: Final = pa.schema(
         ("error", pa.binary()),
     ]
 )
+DATA_AT: Final = 3
+"""Position of the column of finished batches."""
+_MARK: Final = "onceflow.encoding"
+"""Metadata of that column: by which options the batches were encoded."""
 OPEN_BYTES_MAX = 32 * 2**20
 """Most bytes of rows that a task holds in batches that are not full."""
+
+
+def sink_columns(schema: StructType, options: SinkOptions) -> SinkColumns:
+    """Where rows hold what the sink writes.
+
+    Args:
+        schema: Columns of the rows.
+        options: The sink's options.
+
+    Raises:
+        ConfigError: A column is missing or of a wrong type.
+    """
+    return SinkColumns.of(
+        schema,
+        options.topic,
+        is_strict=options.strict_columns,
+        any_value=options.value_format is not None,
+    )
+
+
+def marked(options: SinkOptions) -> dict[str, str]:
+    """Metadata of encoded batches: what the sink must agree on.
+
+    Args:
+        options: The sink's options.
+    """
+    settings = {**options.encoding.values(), "value_format": options.value_format}
+    text = repr(sorted((name, str(value)) for name, value in settings.items()))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return {_MARK: f"{options.topic or ''} {digest}"}
+
+
+def are_encoded(schema: StructType, options: SinkOptions) -> bool:
+    """Whether a frame holds finished batches of ``route(options=...)``.
+
+    Args:
+        schema: Columns of the frame.
+        options: The sink's options.
+
+    Raises:
+        ConfigError: They were encoded by other options.
+    """
+    if [field.name for field in schema.fields] != ARROW_SCHEMA.names:
+        return False
+    found = schema.fields[DATA_AT].metadata
+    if _MARK not in found:
+        return False
+    if found != marked(options):
+        raise ConfigError(
+            "route",
+            "options",
+            "the rows were encoded by other options than the sink has; give both the same topic "
+            "and kafka.* options",
+        )
+    return True
 
 
 class TooManyRowsError(Exception):
@@ -63,6 +126,7 @@ class RowEncoder:
     ) -> None:
         self._topic = options.topic
         self._config = options.encoding
+        self._format = options.value_format
         self._columns = columns
         self._counts = counts
         self._first = first
@@ -109,9 +173,13 @@ class RowEncoder:
             partitions = rows.column(at.partition).to_pylist()
         if not self._moves_on and (partitions is None or None in partitions):
             partitions = self._homed(partitions, keys, rows.num_rows, encoder.partition_count)
+        form = self._format
+        values = (
+            as_bytes(rows, at.value) if form is None else form.encoded(rows.column(at.value), topic)
+        )
         try:
             return encoder.encode(
-                as_bytes(rows, at.value),
+                values,
                 keys,
                 partitions=partitions,
                 timestamps_ms=now_ms() if at.timestamp is None else as_ms(rows, at.timestamp),

@@ -23,6 +23,7 @@ from onceflow.spark_integration.encoding import (
     TooManyRowsError,
     decoded,
     filled,
+    sink_columns,
 )
 from onceflow.spark_integration.routing import TASKS_PER_CORE, cores_of, tasks_for
 from onceflow.spark_integration.schema import SinkColumns
@@ -72,9 +73,9 @@ class FrameWrite:
         Raises:
             ConfigError: One is missing or of a wrong type.
         """
-        found = SinkColumns.of(df.schema, options.topic, is_strict=options.strict_columns)
+        found = sink_columns(df.schema, options)
         kept = df.select(*[F.col(df.columns[position]) for position in found.positions()])
-        return FrameWrite(options, kept, opened, SinkColumns.of(kept.schema, options.topic))
+        return FrameWrite(options, kept, opened, sink_columns(kept.schema, options))
 
     def encoded(self, bytes_max: int | None = None) -> DataFrame:
         """The rows as finished batches, in columns of ``encoding.SCHEMA``."""

@@ -13,7 +13,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from onceflow.sdk import (
     AdminConfig,
@@ -34,6 +34,10 @@ from onceflow.spark_integration.client_options import (
     named_as_options,
     read_options,
 )
+from onceflow.spark_integration.values import ValueFormat
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 T = TypeVar("T")
 PartitionOffsets = dict[TopicPartition, int]
@@ -156,6 +160,30 @@ class SourceSettings(SparkSettings, in_kafka=False, kind="source"):
         name="failOnDataLoss",
     )
     include_headers: bool = switch(False, "Adds the column `headers`.", name="includeHeaders")
+    value_format: str | None = text(
+        None,
+        "Format of the values: the column `value` has their type then, and not `BINARY`.",
+        choices=("json", "msgpack", "avro"),
+        name="valueFormat",
+    )
+    value_registry: str | None = text(
+        None, "Address of the schema registry, for `valueFormat=avro`.", name="valueRegistry"
+    )
+    value_schema: str | None = text(
+        None,
+        "With `valueFormat`, the type of the values: columns such as `id BIGINT, name STRING`. By "
+        "default that of the newest registered schema for `avro`, else what a sample shows.",
+        name="valueSchema",
+    )
+    value_sample: int = whole(
+        100, "How many records the sample has by which a type is inferred.", 1, name="valueSample"
+    )
+    value_errors: str = text(
+        "fail",
+        "What a value that does not fit does: `fail` ends the query, `null` is read in its place.",
+        choices=("fail", "null"),
+        name="valueErrors",
+    )
     group_id: str | None = text(
         None,
         "Group of `startingOffsets=committed`; `kafka.group.id` is another word for it.",
@@ -229,6 +257,16 @@ class SinkSettings(SparkSettings, in_kafka=False, kind="sink"):
     )
     include_headers: bool = switch(
         False, "Taken for Spark's own sink; has no effect.", name="includeHeaders"
+    )
+    value_format: str | None = text(
+        None,
+        "Format to write `value` in, which may have any type then; `avro` writes with the newest "
+        "registered schema of the topic.",
+        choices=("json", "msgpack", "avro"),
+        name="valueFormat",
+    )
+    value_registry: str | None = text(
+        None, "Address of the schema registry, for `valueFormat=avro`.", name="valueRegistry"
     )
 
 
@@ -368,6 +406,7 @@ class SourceOptions:
         listing_wait_ms: First wait before that, in milliseconds.
         consumer: Settings of the tasks' consumers.
         admin: Settings of the driver's admin client.
+        value_format: How values become a column of their own type; None for bytes.
     """
 
     subscription: Subscription
@@ -388,6 +427,18 @@ class SourceOptions:
     listing_wait_ms: int
     consumer: ConsumerConfig
     admin: AdminConfig
+    value_format: ValueFormat | None = None
+
+    def with_schema(self, schema: StructType) -> SourceOptions:
+        """The options with the type of the values, which Spark tells.
+
+        Args:
+            schema: Columns of the source.
+        """
+        if self.value_format is None:
+            return self
+        kind = schema["value"].dataType
+        return replace(self, value_format=replace(self.value_format, schema=kind))
 
     @staticmethod
     def parse(
@@ -445,7 +496,27 @@ class SourceOptions:
             listing_wait_ms=found.fetch_offset_retry_interval_ms,
             consumer=consumer,
             admin=admin,
+            value_format=_value_format(found, found.value_errors == "null"),
         )
+
+
+def _value_format(
+    found: SourceSettings | SinkSettings, bad_values_are_null: bool = False
+) -> ValueFormat | None:
+    """The format of values; None for bytes and text.
+
+    Raises:
+        ConfigError: Something is given that needs a format, or a registry is missing.
+    """
+    if found.value_format is None:
+        for name in ("value_registry", "value_schema"):
+            value = getattr(found, name, None)
+            if value is not None:
+                raise ConfigError(found.declared[name].name, value, "give valueFormat with it")
+        return None
+    if found.value_format == "avro" and found.value_registry is None:
+        raise ConfigError("valueRegistry", "", "valueFormat=avro needs it, as http://host:8081")
+    return ValueFormat(found.value_format, None, found.value_registry, bad_values_are_null)
 
 
 def _one(name: str, value: T | None, other_name: str, other: T | None) -> T | None:
@@ -494,6 +565,7 @@ class SinkOptions:
         strict_columns: Whether columns that the sink does not write are an error.
         driver_rows_max: Most rows of a micro-batch that the driver sends itself.
         write_id: Id of a write without a stream, None for one that is not to be repeated.
+        value_format: How the column ``value`` is written, None for bytes and text.
     """
 
     topic: str | None
@@ -506,6 +578,7 @@ class SinkOptions:
     strict_columns: bool = False
     driver_rows_max: int = 0
     write_id: str | None = None
+    value_format: ValueFormat | None = None
 
     def of_write(self) -> SinkOptions:
         """The options with a name for one write without a stream.
@@ -620,6 +693,7 @@ class SinkOptions:
             strict_columns=found.strict_columns,
             driver_rows_max=found.driver_rows_max,
             write_id=found.write_id,
+            value_format=_value_format(found),
         )
         with named_as_options(options):  # what the clients would refuse
             for make in (made.of_query("query").owner, made.client.admin):

@@ -94,38 +94,44 @@ def begin_of(start: OffsetDict, end: OffsetDict) -> PartitionOffsets:
     return from_dict(first)
 
 
-def _arrow_schema(include_headers: bool) -> pa.Schema:
+def _arrow_schema(options: SourceOptions) -> pa.Schema:
+    form = options.value_format
     columns = [
         ("key", pa.binary()),
-        ("value", pa.binary()),
+        ("value", pa.binary() if form is None else form.arrow_type),
         ("topic", pa.string()),
         ("partition", pa.int32()),
         ("offset", pa.int64()),
         ("timestamp", pa.timestamp("us", tz="UTC")),
         ("timestampType", pa.int32()),
     ]
-    if include_headers:
+    if options.include_headers:
         header = pa.struct([("key", pa.string()), ("value", pa.binary())])
         columns.append(("headers", pa.list_(header)))
     return pa.schema(columns)
 
 
 def _record_batch(
-    records: Sequence[ConsumerRecord], schema: pa.Schema, include_headers: bool
+    records: Sequence[ConsumerRecord], schema: pa.Schema, options: SourceOptions
 ) -> pa.RecordBatch:
     count = len(records)
     # A record without a timestamp (-1) becomes null.
     times = [r.timestamp_ms * 1000 if r.timestamp_ms >= 0 else None for r in records]
+    form = options.value_format
+    if form is None:
+        values = pa.array([r.value for r in records], pa.binary())
+    else:
+        values = form.decoded(records)
     columns = [
         pa.array([r.key for r in records], pa.binary()),
-        pa.array([r.value for r in records], pa.binary()),
+        values,
         pa.array([records[0].topic] * count, pa.string()),
         pa.array([records[0].partition] * count, pa.int32()),
         pa.array([r.offset for r in records], pa.int64()),
         pa.array(times, pa.timestamp("us", tz="UTC")),
         pa.array([int(r.timestamp_type) for r in records], pa.int32()),
     ]
-    if include_headers:
+    if options.include_headers:
         lists = [[{"key": k, "value": v} for k, v in r.headers] or None for r in records]
         columns.append(pa.array(lists, schema.field("headers").type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -142,7 +148,7 @@ def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.Recor
     from onceflow.sdk.errors import NoOffsetForPartitionError
 
     tp = range_.topic_partition
-    schema = _arrow_schema(options.include_headers)
+    schema = _arrow_schema(options)
     # Without deserializers, as no option sets one.
     consumer = cast("Consumer[bytes | None, bytes | None]", Consumer(config=options.consumer))
     with consumer:
@@ -168,7 +174,7 @@ def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.Recor
                 continue
             records = [r for r in polled.get(tp, ()) if r.offset < range_.end]
             if records:
-                yield _record_batch(records, schema, options.include_headers)
+                yield _record_batch(records, schema, options)
             if now_at != position:
                 position, moved_at = now_at, time.monotonic()
             elif time.monotonic() - moved_at > options.poll_timeout_ms / 1000:

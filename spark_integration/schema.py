@@ -27,15 +27,16 @@ from pyspark.sql.types import (
 from onceflow.sdk.errors import ConfigError
 
 SOURCE_COLUMNS = (
-    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, "
+    "key BINARY, value {value}, topic STRING, partition INT, offset BIGINT, "
     "timestamp TIMESTAMP, timestampType INT"
 )
 HEADERS_COLUMN = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
-def source_schema(include_headers: bool) -> str:
+def source_schema(include_headers: bool, value: str = "BINARY") -> str:
     """The source's columns in Spark's DDL."""
-    return f"{SOURCE_COLUMNS}, {HEADERS_COLUMN}" if include_headers else SOURCE_COLUMNS
+    columns = SOURCE_COLUMNS.format(value=value)
+    return f"{columns}, {HEADERS_COLUMN}" if include_headers else columns
 
 
 ALLOWED: Final[Mapping[str, tuple[type[DataType], ...]]] = {
@@ -92,7 +93,13 @@ class SinkColumns:
     timestamp: int | None
 
     @staticmethod
-    def of(schema: StructType, topic_option: str | None, *, is_strict: bool = False) -> SinkColumns:
+    def of(
+        schema: StructType,
+        topic_option: str | None,
+        *,
+        is_strict: bool = False,
+        any_value: bool = False,
+    ) -> SinkColumns:
         """Check a schema against the sink's contract.
 
         Args:
@@ -100,6 +107,7 @@ class SinkColumns:
             topic_option: The option ``topic``.
             is_strict: Whether columns that the sink does not write are an error; else they are
                 ignored, as by Spark's own sink.
+            any_value: Whether the column ``value`` may have any type, as with ``valueFormat``.
 
         Raises:
             ConfigError: A column is missing, there twice, of another type, or unknown where that
@@ -119,6 +127,9 @@ class SinkColumns:
                     "column", column.name, f"there are two columns `{name}`; drop or rename one"
                 )
             kind = column.dataType
+            if any_value and name == "value":
+                found[name] = position
+                continue
             if not isinstance(kind, ALLOWED[name]) or (
                 name == "headers" and not _holds_headers(kind)
             ):

@@ -47,32 +47,44 @@ class OnceflowDataSource(DataSource):
         return "onceflow"
 
     def schema(self) -> str:
-        """Columns of Spark's own Kafka source; ``includeHeaders`` adds the headers."""
+        """Columns of Spark's own Kafka source; ``includeHeaders`` adds the headers.
+
+        With ``valueFormat`` the values have their own type.
+
+        Raises:
+            ConfigError: That type cannot be found.
+        """
         folded = {name.lower(): value for name, value in self.options.items()}
-        return source_schema(folded.get("includeheaders", "false").lower() == "true")
+        has_headers = folded.get("includeheaders", "false").lower() == "true"
+        if "valueformat" not in folded:
+            return source_schema(has_headers)
+        from onceflow.spark_integration.value_types import value_type
+
+        return source_schema(has_headers, value_type(self.options, self.given))
 
     def reader(self, schema: StructType) -> OnceflowReader:
         """A bounded read.
 
         Args:
-            schema: Not used: the columns are those of `schema`.
+            schema: The columns of `schema`, as Spark read them.
         """
         from onceflow.spark_integration.options import SourceOptions
         from onceflow.spark_integration.reader import OnceflowReader
 
-        return OnceflowReader(SourceOptions.parse(self.options, streaming=False))
+        options = SourceOptions.parse(self.options, streaming=False)
+        return OnceflowReader(options.with_schema(schema))
 
     def streamReader(self, schema: StructType) -> OnceflowStreamReader:  # noqa: N802
         """An unbounded read.
 
         Args:
-            schema: Not used: the columns are those of `schema`.
+            schema: The columns of `schema`, as Spark read them.
         """
         from onceflow.spark_integration.options import SourceOptions
         from onceflow.spark_integration.reader import OnceflowStreamReader
 
         options = SourceOptions.parse(self.options, streaming=True, client=self.given)
-        return OnceflowStreamReader(options)
+        return OnceflowStreamReader(options.with_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A write of a bounded table as one transaction.

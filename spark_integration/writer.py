@@ -17,7 +17,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 
 from onceflow.spark_integration import transaction
-from onceflow.spark_integration.encoding import RowEncoder, decoded, filled
+from onceflow.spark_integration.encoding import (
+    RowEncoder,
+    are_encoded,
+    decoded,
+    filled,
+    sink_columns,
+)
 from onceflow.spark_integration.options import SinkOptions
 from onceflow.spark_integration.schema import SinkColumns
 from onceflow.spark_integration.topics import CountsLookup
@@ -163,6 +169,22 @@ class BatchWriter(TaskWriter):
         return decoded(batch)
 
 
+def columns_of(schema: StructType, options: SinkOptions) -> SinkColumns | None:
+    """Where rows hold what the sink writes; None for batches that ``route`` has encoded.
+
+    Args:
+        schema: Columns of the frame.
+        options: The sink's options.
+
+    Raises:
+        ConfigError: A column is missing or of a wrong type, or batches were encoded by other
+            options.
+    """
+    if are_encoded(schema, options):
+        return None
+    return sink_columns(schema, options)
+
+
 def own_partitions(task: int, tasks_max: int, count: int, shift: int) -> list[int]:
     """Partitions that belong to one of several tasks alone.
 
@@ -267,7 +289,7 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = SinkColumns.of(schema, options.topic, is_strict=options.strict_columns)
+        self._columns = columns_of(schema, options)
         self._open: OpenBatch | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -298,7 +320,9 @@ class OnceflowStreamWriter(DataSourceStreamArrowWriter):
             report = write_task(self._options, self._open.identity, iterator, self._writer)
         return replace(report, opened=self._open)
 
-    def _writer(self, producer: Producer, admin: Admin, task: int) -> RowWriter:
+    def _writer(self, producer: Producer, admin: Admin, task: int) -> TaskWriter:
+        if self._columns is None:
+            return BatchWriter(producer, admin, task)
         counts = CountsLookup(self._options.admin)
         # Tasks do not know of each other: one that moved on would meet another one's partition.
         encoder = RowEncoder(self._options, self._columns, counts, task, moves_on=False)

@@ -72,7 +72,7 @@ class SparkPipeline:
         self._spark = spark
         self._topology = topology
         self._settings = settings
-        _refuse_session(spark, topology)
+        _refuse_session(spark)
         refuse_unfit(topology, settings, options)
         source, sink = _split(options)
         sink.setdefault("name", f"{topology.group}-spark")
@@ -284,11 +284,11 @@ def _checkpoint(spark: SparkSession, topology: Topology, sink: Mapping[str, str]
     return os.path.join(root, topology.app)
 
 
-def _refuse_session(spark: SparkSession, topology: Topology) -> None:
+def _refuse_session(spark: SparkSession) -> None:
     """Raise for a session in which the pipeline could not run.
 
     Raises:
-        ConfigError: It is one of Spark Connect, or Spark is too old for state.
+        ConfigError: It is one of Spark Connect.
     """
     try:
         _ = spark.sparkContext
@@ -298,13 +298,6 @@ def _refuse_session(spark: SparkSession, topology: Topology) -> None:
             "a session of Spark Connect",
             "give a session without Connect: foreach_batch must see whether Spark repeats a stage",
         ) from None
-    version = tuple(int(number) for number in spark.version.split(".")[:2])
-    if stateful_parts(topology) and version < (4, 1):
-        raise ConfigError(
-            "spark",
-            spark.version,
-            "state needs transformWithState of Spark 4.1 or later; use a newer Spark",
-        )
 
 
 @contextlib.contextmanager

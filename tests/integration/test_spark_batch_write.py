@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from case_proxy import Action, Proxy
-from spark_world import spark_session, stream, unavailable_reason, values_of
+from spark_world import read_topic, spark_session, stream, unavailable_reason, values_of
 
 from onceflow.broker_lite import Broker
-from onceflow.sdk import Admin, NewTopic, Producer
+from onceflow.sdk import Admin, NewTopic, Producer, murmur2_partition
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.protocol.api.produce import ProduceRequest
 from onceflow.sdk.protocol.api.transactions import EndTxnRequest
@@ -157,6 +157,56 @@ def test_large_table_is_written_when_each_partition_is_in_one_task(table: Table)
     counts = partition_counts(table.options, [table.topic])
     table.write(route(rows, counts, topic=table.topic), writeId="load")
     assert table.visible() == VALUES
+    table.write(route(rows, counts, options=table.options), writeId="again")
+    assert table.visible() == sorted(VALUES * 2)
+
+
+def test_encoded_rows_keep_key_partition_headers_and_time(table: Table) -> None:
+    counts = partition_counts(table.options, [table.topic])
+    numbered = table.rows().selectExpr("*", "CAST(substring(value, 5) AS BIGINT) AS id")
+    rows = numbered.selectExpr(
+        "CASE WHEN id % 3 = 0 THEN NULL ELSE key END AS Key",
+        "value",
+        "CASE WHEN id % 3 = 1 THEN 1L ELSE NULL END AS partition",
+        "array(named_struct('key', 'h', 'value', CAST('v' AS BINARY))) AS headers",
+        "timestamp_millis(id + 7) AS timestamp",
+    )
+    table.write(route(rows, counts, options=table.options))
+    found = read_topic(table.cluster, table.topic)
+    assert sorted(record.value.decode() for record in found if record.value) == VALUES
+    for record in found:
+        assert record.value is not None
+        number = int(record.value.decode()[4:])
+        assert list(record.headers) == [("h", b"v")]
+        assert record.timestamp_ms == number + 7
+        if number % 3 == 0:
+            assert record.key is None
+        else:
+            assert record.key == b"key-%d" % (number % 7)
+            wanted = 1 if number % 3 == 1 else murmur2_partition(record.key, 2)
+            assert record.partition == wanted
+    keyless = {record.partition for record in found if record.key is None}
+    assert keyless == {0, 1}
+
+
+def test_encoded_rows_name_their_topics(table: Table) -> None:
+    del table.options["topic"]
+    named = table.rows().selectExpr("*", f"'{table.topic}' AS topic")
+    counts = partition_counts(table.options, [table.topic])
+    table.write(route(named, counts, options=table.options))
+    assert table.visible() == VALUES
+    unknown = table.rows().selectExpr("*", "'nowhere' AS topic")
+    with pytest.raises(Exception, match=r"topic 'nowhere' does not exist|nowhere"):
+        table.write(route(unknown, counts, options=table.options))
+    assert table.visible() == VALUES
+
+
+def test_encoded_rows_are_refused_by_a_sink_with_other_options(table: Table) -> None:
+    counts = partition_counts(table.options, [table.topic])
+    routed = route(table.rows(), counts, options=table.options)
+    with pytest.raises(Exception, match="encoded by other options than the sink has"):
+        table.write(routed, **{"kafka.compression.type": "gzip"})
+    assert table.visible() == []
 
 
 def test_rows_name_their_topics_and_an_empty_table_counts_as_published(table: Table) -> None:

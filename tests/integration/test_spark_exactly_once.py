@@ -106,7 +106,8 @@ class Copy:
             writer = writer.foreachBatch(publish)
         else:
             counts = partition_counts(self.options, [self.target])
-            routed = route(changed, counts, topic=self.options.get("topic"))
+            encoding = None if self.way == "rows" else self.options
+            routed = route(changed, counts, topic=self.options.get("topic"), options=encoding)
             writer = routed.writeStream.format("onceflow").options(**self.options)
         return writer.trigger(availableNow=True).start()
 
