@@ -129,6 +129,21 @@ def one_kill(bootstrap: str, folder: Path, number: int) -> dict[str, Any]:
                 process.wait()
 
 
+def measure(bootstrap: str, folder: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Kill workers one after the other, while records come in."""
+    with Admin(bootstrap_servers=bootstrap) as admin:
+        existing = admin.list_topics()
+        new = [topic for topic in ("in", "out") if topic not in existing]
+        admin.create_topics([NewTopic(topic, arguments.partitions) for topic in new])
+    feeder = Feeder(bootstrap, arguments.keys)
+    feeder.start()
+    try:
+        return [one_kill(bootstrap, folder, number) for number in range(arguments.kills)]
+    finally:
+        feeder.stopping.set()
+        feeder.join()
+
+
 def main() -> None:
     """Measure some kills."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -149,17 +164,9 @@ def main() -> None:
             )
             assert broker.stdout is not None
             (bootstrap,) = json.loads(broker.stdout.readline())["addresses"]
-        feeder = Feeder(bootstrap, arguments.keys)
         try:
-            with Admin(bootstrap_servers=bootstrap) as admin:
-                existing = admin.list_topics()
-                new = [topic for topic in ("in", "out") if topic not in existing]
-                admin.create_topics([NewTopic(topic, arguments.partitions) for topic in new])
-            feeder.start()
-            found = [one_kill(bootstrap, folder, number) for number in range(arguments.kills)]
+            found = measure(bootstrap, folder, arguments)
         finally:
-            feeder.stopping.set()
-            feeder.join()
             if broker is not None:
                 broker.terminate()
                 broker.wait()

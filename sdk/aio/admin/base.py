@@ -5,9 +5,16 @@ It decides nothing about requests; the calls of each subject are in the modules 
 
 from __future__ import annotations
 
+from typing import Final
+
 from onceflow.sdk.aio.connection.cluster_asker import ClusterAsker
 from onceflow.sdk.aio.connection.pool import ConnectionPool
 from onceflow.sdk.settings.config import AdminConfig
+
+TOPICS_IDLE_MS: Final = 300_000
+"""Topics that no call named for so long are forgotten, as with producers (KIP-526's default of
+``metadata.max.idle.ms``). Otherwise an administrator's process would ask for deleted ones for ever.
+"""
 
 
 class AsyncAdminBase:
@@ -19,5 +26,5 @@ class AsyncAdminBase:
 
     def __init__(self, config: AdminConfig) -> None:
         self._config = config
-        self._pool = ConnectionPool(config)
+        self._pool = ConnectionPool(config, topics_idle_ms=TOPICS_IDLE_MS)
         self._asker = ClusterAsker(self._pool)

@@ -57,6 +57,12 @@ class ConnectionPool:
     All methods belong to the event loop in which ``start`` was awaited; using the pool from
     another loop raises IllegalStateError.
 
+    Args:
+        config: The client's configuration.
+        random_source: Numbers from 0 to 1 for the jitter of waits.
+        topics_idle_ms: Topics that were not asked for in this time are refreshed no more; None
+            where their user calls ``forget_topics``.
+
     Attributes:
         config: The client's configuration.
         metadata: The newest view of the cluster; replaced, never changed.
@@ -65,7 +71,11 @@ class ConnectionPool:
     """
 
     def __init__(
-        self, config: ClientConfig, *, random_source: Callable[[], float] = random.random
+        self,
+        config: ClientConfig,
+        *,
+        random_source: Callable[[], float] = random.random,
+        topics_idle_ms: int | None = None,
     ) -> None:
         self.config = config
         self.metadata: ClusterMetadata = ClusterMetadata()
@@ -78,7 +88,8 @@ class ConnectionPool:
         self._closed = False
         self.is_foreign: bool = False
         self._connector = Connector(config, random_source)
-        self._topics: dict[str, None] = {}
+        self._topics: dict[str, int] = {}
+        self._topics_idle_ms = topics_idle_ms
         self._coordinators: dict[tuple[str, CoordinatorType], int] = {}
         self._shared: dict[object, asyncio.Task[object]] = {}
         self._maintenance: asyncio.Task[None] | None = None
@@ -401,7 +412,7 @@ class ConnectionPool:
         """
         wanted = None if topics is None else tuple(topics)
         if wanted is not None and remember:
-            self._topics.update(dict.fromkeys(wanted))
+            self.remember_topics(wanted)
         key = ("metadata", wanted, all_topics, allow_auto_topic_creation)
         view = await self._once(
             key,
@@ -425,7 +436,13 @@ class ConnectionPool:
 
     def remember_topics(self, topics: Iterable[str]) -> None:
         """Keep the metadata of these topics fresh from now on, whether they are known or not."""
-        self._topics.update(dict.fromkeys(topics))
+        self._topics.update(dict.fromkeys(topics, self.clock_ms()))
+
+    def _leave_idle_topics(self) -> None:
+        """Forget topics that were not asked for lately: a long-lived client would keep them all."""
+        if self._topics_idle_ms is not None:
+            since_ms = self.now_ms() - self._topics_idle_ms
+            self.forget_topics([name for name, at_ms in self._topics.items() if at_ms < since_ms])
 
     def forget_topics(self, topics: Iterable[str]) -> None:
         """Stop refreshing the metadata of these topics."""
@@ -521,6 +538,7 @@ class ConnectionPool:
             self._connector.close_idle()
             if self.now_ms() < self.metadata.updated_at_ms + age_ms:
                 continue
+            self._leave_idle_topics()
             try:
                 await self.refresh_metadata()
             except KafkaError as error:
