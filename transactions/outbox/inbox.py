@@ -1,8 +1,8 @@
-"""The inbox: which messages a consumer has handled, in the transaction of what it did.
+"""The inbox: remembers a consumer's handled messages, in the transaction of their effects.
 
 Producers that send at least once may send a message twice, as two records with one message id. The
-id is inserted in the transaction of the effects, so that a second record finds it, or waits for the
-first one's transaction to end.
+inbox inserts the id in the transaction of the effects. A second record then finds the id, or waits
+for the end of the first one's transaction.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Inbox:
                 connection.execute("UPDATE accounts ...")
 
     Args:
-        group_id: Whose messages; other consumers handle the same messages for themselves.
+        group_id: Name of the consumer; consumers with other names handle the same messages too.
         table: Name of the table.
         id_header: Header with the id of a message.
 
@@ -75,7 +75,7 @@ class Inbox:
         self._id_header = id_header
 
     def make(self, connection: PostgresConnection) -> None:
-        """Make the table, unless it is there.
+        """Make the table, if it does not exist.
 
         Args:
             connection: A connection whose role may make tables.
@@ -104,15 +104,15 @@ class Inbox:
         )
 
     def first(self, connection: PostgresConnection, message_id: bytes) -> bool:
-        """Note a message within the connection's open transaction.
+        """Mark a message as handled, within the connection's open transaction.
 
         Args:
             connection: The connection on which the message's effects are written.
             message_id: Its id.
 
         Returns:
-            True if it was not handled before; False for a repetition. Where another transaction
-            handles the same message now, wait for its end.
+            True if it was not handled before; False for a repetition. If another transaction
+            handles the same message now, the call waits for its end.
 
         Raises:
             IllegalStateError: The connection commits each statement by itself.
@@ -120,7 +120,7 @@ class Inbox:
         return bool(self.new(connection, [message_id]))
 
     def new(self, connection: PostgresConnection, message_ids: Iterable[bytes]) -> set[bytes]:
-        """Note many messages within the open transaction; return those not handled before.
+        """Mark messages as handled, within the open transaction; return those that were not before.
 
         Args:
             connection: The connection on which their effects are written.
@@ -134,7 +134,7 @@ class Inbox:
         return {bytes(message_id) for (message_id,) in found}
 
     async def first_async(self, connection: AsyncConnection[TupleRow], message_id: bytes) -> bool:
-        """Note a message within the open transaction of an asyncio connection; see ``first``.
+        """Mark a message as handled, over an asyncio connection; see ``first``.
 
         Args:
             connection: The connection on which the message's effects are written.
@@ -148,11 +148,11 @@ class Inbox:
         return await cursor.fetchone() is not None
 
     def forget(self, connection: PostgresConnection, older_than_s: float) -> int:
-        """Delete what was seen long ago; return how many.
+        """Delete old message ids; return how many.
 
         Args:
             connection: A connection.
-            older_than_s: Age in seconds: longer than a producer may take to repeat a message.
+            older_than_s: Age in seconds, after which no producer repeats a message.
 
         Raises:
             ConfigError: The age is negative.

@@ -1,8 +1,8 @@
-"""What the relay notes of a batch, in the Kafka transaction that sends it.
+"""The relay's note of a batch, which the Kafka transaction of the batch holds.
 
-A note holds the ids of the rows of one batch, as ranges. Rows are deleted from the table before the
-next batch is begun, so the latest committed note tells which rows may still be there and must not
-be sent again. This module does no I/O.
+A note holds the ids of the batch's rows, as ranges. The relay deletes these rows before it begins
+the next batch. So only rows of the latest committed note may still be in the table although they
+were sent. This module does no I/O.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """The relay: sends the rows of an outbox to topics, each once, and deletes them.
 
-One batch at a time: read the rows that are there, send them and a note of their ids in one Kafka
-transaction, commit it, delete the rows. After a death between commit and deletion the note tells
-what need not be sent. InitProducerId comes before the note is read, so that no earlier relay can
-commit behind that (KIP-98). One relay of a name works at a time; the others wait for its lock in
-the database and take over when its connection ends. The lock saves needless fences; that each row
-is sent once does not rest on it.
+It handles one batch at a time: it reads rows, sends them and a note of their ids in one Kafka
+transaction, commits that, and deletes the rows. If it dies between commit and deletion, the note
+shows which rows were sent. It calls InitProducerId before it reads the note, so that no earlier
+relay can commit after that (KIP-98). Of several relays with one name one works; the others wait for
+its lock in the database and take over when its connection ends. The lock only avoids needless
+fences: each row is sent once also without it.
 
-NOTIFY wakes the relay when a transaction with new rows commits; without it, the table is looked at
-every ``poll_interval_ms``.
+NOTIFY wakes the relay when a transaction with new rows commits; it also looks every
+``poll_interval_ms``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("onceflow.transactions.outbox")
 
-# The first row always comes; the others as long as all of them together are not too large.
+# The first row is always returned; further ones as long as the sum of sizes is below the limit.
 _READ = """
 SELECT id, topic, key, value, header_names, header_values, "partition", timestamp_ms FROM (
     SELECT *, sum(size) OVER (ORDER BY id) - size AS before FROM (
@@ -67,7 +67,7 @@ _DELETE = "DELETE FROM {table} WHERE id = ANY(%s)"
 _LOCK = "SELECT pg_try_advisory_lock(hashtext('onceflow-outbox'), hashtext(%s))"
 _LONGEST_PAUSE_S = 5.0
 _LOOK_S = 0.25
-"""How soon ``stop`` is obeyed by a relay that waits for rows."""
+"""Longest time until a relay that waits for rows notices ``stop``."""
 
 
 @dataclass(slots=True)
@@ -112,7 +112,7 @@ class OutboxRelay:
             ``onceflow-outbox-NAME`` of its notes, so each outbox needs one of its own.
         batch_rows: Most rows of one Kafka transaction.
         batch_bytes: Most bytes of keys and values of one; a single larger row goes alone.
-        poll_interval_ms: How often to look for rows that no notification told of.
+        poll_interval_ms: Time between two looks for rows without a notification.
         failover_ms: After this time of silence the database ends a relay's connection (for example
             of a process that was stopped), and another relay takes over.
         client: Settings of the Kafka clients.
@@ -155,7 +155,7 @@ class OutboxRelay:
         self._poll_s = poll_interval_ms / 1000
         self._failover_ms = failover_ms
         self._clients = ClientSettings.of(client).updated(settings)
-        # Made once, so that a setting that cannot work is told here.
+        # Made here, so that a wrong setting raises its error here.
         self._producer_config = self._clients.producer(transactional_id=self._notes.topic)
         self._steps = Steps(observer)
         self._stopping = threading.Event()

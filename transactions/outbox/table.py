@@ -1,10 +1,9 @@
 """The outbox's table: services put records into it in their own transactions.
 
-The order of ids is the order in which rows were inserted, not that of their transactions. A row
-with a lower id may become visible after one with a higher id, so nobody may read on from the
-highest id. The relay takes whatever is there and deletes it. For records of one key this keeps
-the order: a service that changes the same thing waits for the transaction before it (a row lock),
-and inserts afterwards.
+Ids have the order of insertion, not of commits. A row with a lower id may become visible after one
+with a higher id, so a reader must not continue from the highest id; the relay takes all visible
+rows and deletes them. This keeps the order of records of one key: a transaction that changes the
+same row waits for the earlier one (a row lock) and inserts afterwards.
 """
 
 from __future__ import annotations
@@ -66,12 +65,12 @@ class OutboxRowError(RecordError):
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """One record that waits.
+    """A row of the outbox: one record to send.
 
     Attributes:
-        id: Its place in the table.
+        id: Its id in the table.
         topic: Topic to send it to.
-        key: Key, which chooses the partition where none is given.
+        key: Key, which chooses the partition if none is given.
         value: Value.
         header_names: Names of its headers.
         header_values: Their values.
@@ -117,7 +116,7 @@ class Outbox:
         return f"onceflow_{digest[:32]}"  # a channel's name has at most 63 bytes
 
     def make(self, connection: PostgresConnection) -> None:
-        """Make table and trigger, unless they are there.
+        """Make table and trigger, if they do not exist.
 
         Args:
             connection: A connection whose role may make tables and functions.

@@ -1,6 +1,6 @@
-"""Sinks that store offsets with their output: rows of each record once, outside of Kafka too.
+"""Sinks that store offsets with their rows, so that each record's rows are stored once.
 
-A sink that needs another library is loaded at its first use.
+A sink that needs another library is imported at its first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows as tuples, in runs of the same columns."""
+"""Converts rows to tuples, in runs with the same columns."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Values = tuple[object, ...]
 
 
 def runs(rows: Sequence[Row]) -> Iterator[tuple[tuple[str, ...], list[Values]]]:
-    """Return columns and values of rows that follow each other with the same columns.
+    """Yield columns and values of consecutive rows with the same columns.
 
-    The order of a row's columns does not matter; that of the first row of a run counts.
+    Rows may have their columns in different orders; the first row of a run decides the order.
 
     Args:
         rows: The rows of a batch.
@@ -35,7 +35,7 @@ def _getter(columns: tuple[str, ...]) -> Callable[[Row], Values]:
 
 
 def _all_values(columns: tuple[str, ...], rows: Sequence[Row]) -> list[Values] | None:
-    """Return the values of all rows, if they have the same columns: the usual case, and in C."""
+    """Return the values of all rows, if they have the same columns; this usual case runs in C."""
     if set(map(len, rows)) != {len(columns)}:
         return None
     try:

@@ -17,7 +17,7 @@ class SinkOffsetsMovedError(FatalError):
 
 
 class SinkTopicReplacedError(FatalError):
-    """The stored offset belongs to a topic of this name that was deleted; nothing was claimed."""
+    """The stored offset is of a deleted topic with this name; nothing was claimed."""
 
 
 class SinkUnavailableError(RetriableError):

@@ -1,9 +1,9 @@
-"""Sinks that write files into a folder, each batch one file, published with its offsets.
+"""Sinks that write each batch as a file into a folder, published with its offsets.
 
-A batch is staged and synced, then a manifest publishes it together with the offsets
-(``manifests.ManifestLog``), then the file is renamed into the folder. Who lists the folder sees
-only published files, and each of them once; between the last two steps the latest one is missing,
-until its writer or the next claim or write has renamed it.
+The sink stages and syncs a file, publishes it with the offsets by a manifest
+(``manifests.ManifestLog``), and renames it into the folder. Programs that list the folder see only
+published files, each once. Between the last two steps the latest file is missing, until its writer
+or the next claim or write renames it.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ logger: logging.Logger = logging.getLogger("onceflow.transactions.sinks")
 
 
 class FileSink(ABC):
-    """What sinks of all formats share; derive from it to write another one.
+    """Base of the file sinks; derive from it for another format.
 
     Args:
         folder: Where the files go; it must exist. Any number of processes and hosts may write to
             it, if its file system has atomic hard links and renames.
-        timeout_ms: Bound of each claim and write, looked at between steps; a single call of the
+        timeout_ms: Limit of each claim and write, checked between steps; a single call of the
             file system may take longer.
         observer: Called at each step, for tests.
 
     Raises:
-        ConfigError: The folder is not one, or the timeout is not positive.
+        ConfigError: The folder does not exist, or the timeout is not positive.
     """
 
     suffix: str = ""
@@ -148,7 +148,7 @@ class FileSink(ABC):
             log.drop(staged)
             raise self._unavailable(error) from error
         except SinkOutcomeUnknownError:
-            raise  # The staged file may be published.
+            raise  # The staged file may be published, so it must stay.
         except Exception:
             log.drop(staged)
             raise
@@ -159,7 +159,7 @@ class FileSink(ABC):
             logger.warning("%s: the next writer puts %s in place: %s", self._folder, file, error)
 
     def _stage(self, log: ManifestLog, number: int, staged: str, rows: Sequence[Row]) -> str:
-        """Stage the rows for a manifest, or what was staged for an earlier one that lost."""
+        """Stage the rows for a manifest; reuse a file staged for one that lost its number."""
         if not rows:
             return ""
         kept = log.restage(staged, number) if staged else None
@@ -229,9 +229,9 @@ class JsonLines(FileSink):
 
 
 def published(folder: str | Path, suffix: str) -> Iterator[BinaryIO]:
-    """Open each published file of a folder, and no other one, in order of group and number.
+    """Open the published files of a folder, in order of group and number.
 
-    The latest file of a group is opened where it is staged, if it is not in place yet.
+    The latest file of a group is opened in the staging folder, if it is not renamed yet.
 
     Args:
         folder: The folder of a sink.
@@ -243,7 +243,7 @@ def published(folder: str | Path, suffix: str) -> Iterator[BinaryIO]:
         log = ManifestLog(path, group.name)
         if (latest := log.latest()).file.endswith(suffix):
             pending[latest.file] = (log, latest)
-    # Listed after the manifests were read: what is not in place by now is pending, or newer.
+    # Listed after the manifests: a file that is not here yet is pending, or newer.
     names = {found.name for found in path.iterdir() if found.name.endswith(suffix)}
     for name in sorted(names | pending.keys()):
         if name in names:

@@ -1,10 +1,10 @@
 """A sink that sends each row to an HTTP server under an idempotency key.
 
-A server has no transaction to share, so the two halves of exactly-once are apart: the server takes
-a key once (draft-ietf-httpapi-idempotency-key-header), and another sink keeps the offsets. Rows are
-sent first, then the offsets move. After a death in between, the next owner sends the same rows
-under the same keys: a key is made of group, topic, partition, offset and the row's number among
-those of its record, so the program must make the same rows of a record each time.
+A server has no transaction to share, so exactly-once needs two parts: the server does the work of a
+key once (draft-ietf-httpapi-idempotency-key-header), and another sink stores the offsets. The sink
+sends the rows, then stores the offsets. If the process dies in between, the next owner sends the
+same rows under the same keys: a key is made of group, topic, partition, offset and the row's number
+within its record. So the program must make the same rows of a record each time.
 
 Needs urllib3 (``pip install 'onceflow[http]'``).
 """
@@ -43,8 +43,8 @@ Sent: TypeAlias = tuple[str, bytes]
 """Key and body of a request."""
 
 _NAMESPACE = uuid.UUID("5f3e1c52-7f0b-5d0c-9a5d-2b7a0f0e6d11")
-# Request Timeout, Conflict (a request with this key is under way), Too Early, Too Many Requests,
-# and failures of the server or of a gateway.
+# Repeat after Request Timeout, Conflict (a request with this key is under way), Too Early, Too Many
+# Requests, and failures of the server or of a gateway.
 _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
 # Bad Request, Gone, Payload Too Large, Unsupported Media Type, Unprocessable Content
 _ROW = frozenset({400, 410, 413, 415, 422})
@@ -55,31 +55,32 @@ class _AgainError(Exception):
     """The same request may succeed later.
 
     Attributes:
-        wait_s: How long the server asks to wait.
+        wait_s: Seconds to wait, as the server asked; 0 if it did not.
     """
 
     wait_s = 0.0
 
 
 class Http:
-    """Rows as requests with a JSON body and an idempotency key, each row's effect once.
+    """Sends rows as requests with a JSON body and an idempotency key.
 
-    The server must answer a repeated key without doing the work again. ``write`` must be given the
-    record of each row (``session.write(row, of=record)``). Rows of one input partition are sent in
-    order, one after the other; with several connections, partitions are sent beside each other.
+    The server must answer a repeated key without doing the work again. Pass the record of each row
+    to ``write`` (``session.write(row, of=record)``). Rows of one input partition are sent in order,
+    one after the other; with several connections, partitions are sent at the same time.
 
     Args:
-        url: Where to send.
-        offsets: The sink that keeps the offsets, such as ``Sqlite("offsets.db")``; it gets no rows.
+        url: Address of the requests.
+        offsets: The sink that stores the offsets, such as ``Sqlite("offsets.db")``; it gets no
+            rows.
         method: Method of the requests.
         headers: Further headers, such as ``Authorization``.
         key_header: Header that carries the key, a UUID.
         connections: How many requests may be under way at once.
-        timeout_ms: Bound of each write: of all its requests together, with repetitions.
+        timeout_ms: Limit of each write: of all its requests together, with repetitions.
         observer: Called at each step, for tests.
 
     Raises:
-        ConfigError: The URL is not one of HTTP, or a number is not positive.
+        ConfigError: The URL is not an HTTP address, or a number is not positive.
     """
 
     def __init__(
@@ -152,13 +153,13 @@ class Http:
     def write(self, batch: Batch, timeout_ms: int | None = None) -> None:
         """See ``Sink.write``.
 
-        After an error some rows may have been sent; their keys keep a second sending harmless.
+        After an error some rows may have been sent; by their keys, sending them again does no harm.
         """
         limit_ms = self._timeout_ms if timeout_ms is None else min(timeout_ms, self._timeout_ms)
         end = time.monotonic() + limit_ms / 1000
         with self._steps("offsets read"):
-            # An owner that was replaced sends nothing; between this look and the end the keys
-            # protect the server, and the offsets are checked again when they move.
+            # A replaced owner sends nothing. If it is replaced after this check, the keys protect
+            # the server, and the offsets are checked again when they are stored.
             found = self._offsets.stored(list(batch.moves))
             ledger.advance(found, batch)
             queues = self._requests(batch, found)
@@ -231,7 +232,7 @@ class Http:
         """Send one request.
 
         Raises:
-            _AgainError: No answer, or one that may be another one later.
+            _AgainError: No answer, or one that may change later.
             SinkRowError: The server refuses this row.
             ConfigError: The server refuses every row.
             IllegalStateError: The sink is not open.
@@ -267,7 +268,7 @@ class Http:
 
 
 def _wait(state: tenacity.RetryCallState) -> float:
-    """Return the seconds to wait: what the server asks for, or doubling from a twentieth."""
+    """Return the seconds to wait: as the server asks, or doubling from 0.1."""
     assert state.outcome is not None
     error = state.outcome.exception()
     asked_s = error.wait_s if isinstance(error, _AgainError) else 0.0

@@ -1,4 +1,4 @@
-"""The rules of offsets that a sink stores beside its rows: who may write, and from where.
+"""The rules of offsets that a sink stores: who may write, and from which offset.
 
 A sink keeps one ``Entry`` for each group and partition. ``claim`` makes the caller its owner under
 the next epoch, as InitProducerId does for a producer (KIP-98). ``advance`` moves the offset, and
@@ -27,11 +27,11 @@ Row: TypeAlias = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a sink stores of one partition.
+    """A sink's entry for one partition.
 
     Attributes:
         owner: The session that claimed the partition last.
-        epoch: How often it was claimed; the first claim is 1.
+        epoch: Number of the claim; the first one is 1.
         offset: Offset of the next record to read; None before the first commit.
         topic_id: Id of the topic that the offset belongs to (KIP-516); empty if not known.
     """
@@ -53,7 +53,7 @@ class Move:
 
     Attributes:
         epoch: Epoch of the writer's claim.
-        first: Stored offset at which the batch begins; None where none is stored.
+        first: Stored offset at which the batch begins; None if none is stored.
         next: Offset to store.
     """
 
@@ -69,9 +69,9 @@ class Batch:
     Attributes:
         owner: The writer, as given to ``Sink.claim``.
         moves: Offsets by partition.
-        rows: Rows in the order in which they were written.
-        records: The record of each row, None where it was not given; empty for sinks that do not
-            need them (``Sink``).
+        rows: Rows in the order of ``write``.
+        records: The record of each row, or None if it was not given; empty for sinks that do not
+            need records (``Sink``).
     """
 
     owner: str

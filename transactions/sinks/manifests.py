@@ -1,19 +1,19 @@
-"""A log of numbered manifests in a folder, by which writers of files agree on what is published.
+"""A log of numbered manifests in a folder, which decides which files are published.
 
-Manifest N is published by ``os.link`` of a file that is complete and synced: the system refuses the
-link if the number is taken, so that of all who try to follow manifest N - 1 one succeeds. That is
-the fence. A manifest may name a staged file; whoever wants to publish the next manifest renames
-that file into place first, so that only the latest one's file can still be in the staging folder.
-Manifests are never deleted: a writer that slept would take a number that was free again. Numbers
-have no gaps, and the latest one is found by bisection.
+Manifest N is published by ``os.link`` of a complete, synced file. The system refuses the link if
+the number is taken, so only one writer can follow manifest N - 1: this fences the others. A
+manifest may name a staged file. Before a writer publishes the next manifest it renames that file
+into place, so only the latest manifest's file can still be in the staging folder. Manifests are
+never deleted: a writer that slept would take the free number. Numbers have no gaps, so bisection
+finds the latest one.
 
 Folders below ``_onceflow`` (which Spark and others leave out) of the folder with the data::
 
-    GROUP/manifests/N.json     what is stored: entries of all partitions, and the file of N
+    GROUP/manifests/N.json     entries of all partitions, and the file that N publishes
     GROUP/stage/N-UUID...      files that wait for their manifest, and manifests being written
 
-Every name is synced with its folder before something depends on it, as after a power failure the
-system may keep a later step without an earlier one.
+Each name is synced with its folder before a later step depends on it, as after a power failure the
+system may have a later step without an earlier one.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ HIDDEN = "_onceflow"
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one number publishes.
+    """One manifest: offsets, and the file that it publishes.
 
     Attributes:
         number: Its number; 0 is the state before the first one.
-        entries: What is stored of every partition of the group.
+        entries: The entries of all partitions of the group.
         staged: Name of the file in the staging folder; empty without one.
         file: Name that it gets in the data folder.
     """
@@ -85,7 +85,7 @@ class Manifest:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names within a folder survive a power failure."""
+    """Sync the names within a folder, so that they survive a power failure."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -94,7 +94,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def name_of(group_id: str) -> str:
-    """Return the name of a group's folder: other groups get other names, and none leads away."""
+    """Return the name of a group's folder, which is unique and stays within its parent."""
     return quote(group_id, safe="").replace(".", "%2E")
 
 
@@ -178,7 +178,7 @@ class ManifestLog:
             (self._stage / name).unlink()
 
     def publish(self, manifest: Manifest) -> bool:
-        """Publish a manifest behind its predecessor; False if somebody else took its number.
+        """Publish a manifest; return False if another writer took its number.
 
         Args:
             manifest: With the number after ``latest``, whose file is in place (``finish``).
@@ -195,14 +195,14 @@ class ManifestLog:
         return True
 
     def finish(self, manifest: Manifest) -> None:
-        """Rename the file of a published manifest into place, unless somebody has done so."""
+        """Rename the file of a published manifest into place, if that is not done."""
         if manifest.file:
             with contextlib.suppress(FileNotFoundError):
                 (self._stage / manifest.staged).rename(self.data / manifest.file)
             sync_folder(self.data)
 
     def clean(self, number: int) -> None:
-        """Delete staged files of manifests up to a number: that file is in place, or lost a race.
+        """Delete staged files of manifests up to a number: renamed ones, or never published ones.
 
         Args:
             number: A published manifest without a file.
@@ -213,7 +213,7 @@ class ManifestLog:
                 self.drop(path.name)
 
     def opened(self, manifest: Manifest) -> BinaryIO | None:
-        """Open the file of a published manifest, wherever it is; None if it was deleted."""
+        """Open the file of a published manifest, staged or renamed; None if it was deleted."""
         in_place = self.data / manifest.file
         for path in (in_place, self._stage / manifest.staged, in_place):
             with contextlib.suppress(FileNotFoundError):

@@ -23,17 +23,17 @@ CODECS = ("zstd", "snappy", "gzip", "brotli", "lz4", "none")
 
 
 class Parquet(FileSink):
-    """Rows as Parquet, each batch one file, each row once.
+    """Writes rows as Parquet, one file for each batch.
 
     Args:
         folder: Where the files go, as ``part-GROUP-NUMBER.parquet``; it must exist.
         schema: Columns of every file. A row may leave out those that are nullable.
         compression: Codec of the pages: zstd, snappy, gzip, brotli, lz4 or none.
-        timeout_ms: Bound of each claim and write, looked at between steps.
+        timeout_ms: Limit of each claim and write, checked between steps.
         observer: Called at each step, for tests.
 
     Raises:
-        ConfigError: The schema is not one of pyarrow's, or has no column; there is no such codec.
+        ConfigError: The schema is not a ``pyarrow.Schema`` with columns, or the codec is unknown.
     """
 
     suffix = ".parquet"
@@ -61,7 +61,7 @@ class Parquet(FileSink):
         known = set(self._schema.names)
         for row in rows:
             if not known.issuperset(row):
-                # pyarrow would leave these out without a word.
+                # pyarrow would leave these out silently.
                 others = ", ".join(sorted(map(str, set(row) - known)))
                 raise self._refused(f"the schema has no column {others}")
         try:
@@ -87,7 +87,7 @@ def read_parquet(folder: str | Path) -> pyarrow.Table:
         folder: The folder of the sink.
 
     Raises:
-        ConfigError: Nothing was published yet.
+        ConfigError: No file is published yet.
     """
     tables = [pyarrow.parquet.read_table(file) for file in published(folder, Parquet.suffix)]
     if not tables:

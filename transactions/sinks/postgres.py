@@ -1,8 +1,8 @@
 """A sink that copies rows into a table of PostgreSQL, with the offsets in the same database.
 
-Each batch is one transaction. It locks the ledger's rows first (``SELECT ... FOR UPDATE``), so that
-a claim waits for the end of a write that holds them, and a write after the claim finds another
-owner. Rows go by ``COPY``, with a key into a temporary table and from there by ``ON CONFLICT``.
+Each batch is one transaction. It first locks the offsets' rows (``SELECT ... FOR UPDATE``): a claim
+waits for the end of a running write, and a write after the claim finds another owner. Rows are
+inserted by ``COPY``; with a key, into a temporary table and from there by ``ON CONFLICT``.
 Needs psycopg 3 (``pip install 'onceflow[postgres]'``).
 
 https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
@@ -69,7 +69,7 @@ WHERE stored.group_id = %s AND (stored.topic, stored."partition") = (new.topic, 
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = {}"
 _STAGE = "CREATE TEMPORARY TABLE {} ON COMMIT DELETE ROWS AS SELECT * FROM {} WITH NO DATA"
 _STAGED = Identifier("pg_temp", "onceflow_rows")
-# The last row of a key wins: in a table that was just filled, ctid rises with the order of rows.
+# The last row of a key wins: in a newly filled table, ctid rises with the order of rows.
 _UPSERT = """
 INSERT INTO {table} ({columns}) SELECT DISTINCT ON ({key}) {columns} FROM {stage}
 ORDER BY {key}, ctid DESC ON CONFLICT ({key}) DO {action}
@@ -77,7 +77,7 @@ ORDER BY {key}, ctid DESC ON CONFLICT ({key}) DO {action}
 
 
 class Postgres:
-    """Rows into a table of PostgreSQL, once each.
+    """Stores rows in a table of PostgreSQL.
 
     The table must exist; offsets are kept in the table ``onceflow_offsets`` of its schema. The role
     needs INSERT on the table (with a key SELECT and UPDATE too, and TEMPORARY on the database), and
@@ -90,9 +90,9 @@ class Postgres:
             alone, as for ``Http``.
         key: Columns of a unique key: a row replaces the other columns of one with the same key.
             Without it rows are only inserted.
-        inbox: Drops the rows of messages that it has seen, for producers that send at least once;
-            ``write`` must be given the record of each row, and the record its id.
-        timeout_ms: Bound of each claim and write, the wait for other transactions included.
+        inbox: Drops the rows of messages that it has seen, for producers that send at least once.
+            ``write`` then needs the record of each row, and the record a message id.
+        timeout_ms: Limit of each claim and write, including the wait for other transactions.
         observer: Called at each step, for tests.
 
     Raises:
@@ -187,7 +187,7 @@ class Postgres:
         return self._connection
 
     def _check_table(self, connection: PostgresConnection) -> None:
-        """Plan an insert, by which PostgreSQL checks table and key, and run nothing.
+        """Have PostgreSQL check table and key by planning an insert, which is not run.
 
         Raises:
             ConfigError: They do not fit.
@@ -210,13 +210,13 @@ class Postgres:
         name = self._ledger.as_string(connection)
         found = connection.execute("SELECT to_regclass(%s)", (name,)).fetchone()
         if found is None or found[0] is None:
-            # Without the lock, two sessions that make the table at once collide in the catalog.
+            # Without the lock, two sessions that make the table at once get an error.
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (name,))
                 connection.execute(self._text(_LEDGER))
 
     def _make_stage(self, connection: PostgresConnection) -> None:
-        """Make the temporary table of this connection, which each transaction leaves empty."""
+        """Make this connection's temporary table, which is emptied at each commit."""
         if self._key:
             with self._bounded(connection):
                 connection.execute(SQL(_STAGE).format(_STAGED, self._table))
@@ -236,8 +236,8 @@ class Postgres:
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> Entries:
         """See ``Sink.claim``."""
-        # A new connection: the server ends the old one's transaction, and the lock below waits
-        # until it has, so that what is read tells how that transaction ended.
+        # A new connection: the server ends the old one's transaction, and the lock below waits for
+        # that, so the entries show how it ended.
         self._make_stage(self._connect())
         with self._transaction(self._timeout_ms) as connection:
             topics, numbers = _columns(partitions)
@@ -299,14 +299,14 @@ class Postgres:
 
     @contextlib.contextmanager
     def _bounded(self, connection: PostgresConnection) -> Iterator[None]:
-        """Bound statements that are not one transaction, and tell their errors by ours."""
+        """Limit statements outside of a batch's transaction, and convert their errors."""
         limit_ms = self._timeout_ms
         with cut_after(connection, limit_ms) as cut, self._told(connection, limit_ms, cut):
             yield
 
     @contextlib.contextmanager
     def _told(self, connection: PostgresConnection, limit_ms: int, cut: Cut) -> Iterator[None]:
-        """Undo the transaction after an error, and tell errors of the driver by ours."""
+        """Roll the transaction back after an error, and convert the driver's errors."""
         try:
             yield
         except psycopg.Error as error:
@@ -338,7 +338,7 @@ class Postgres:
     # Rows ----------------------------------------------------------------------------------
 
     def _new_rows(self, connection: PostgresConnection, batch: Batch) -> Sequence[Row]:
-        """Return the rows of messages that were not handled before, and note these messages.
+        """Return the rows of messages that were not handled before, and mark these as handled.
 
         Raises:
             SinkRowError: A row came without its record, or a record without its id.

@@ -1,4 +1,4 @@
-"""The two faces of a session whose sink stores the offsets: blocking and asyncio."""
+"""Sessions whose sink stores the offsets, blocking and asyncio."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class SinkSession(SinkSessionCalls, Generic[KeyT_co, ValueT_co]):
     """Reads topics and writes rows to a sink, each record's rows once.
 
-    Rows and offsets are stored in one transaction of the sink. At each assignment reading goes on
-    at the offsets that the sink stores; the group's committed offsets only show the lag.
+    Rows and offsets are stored in one transaction of the sink. After each assignment reading
+    continues at the sink's offsets; the group's committed offsets only show the lag.
 
     ::
 
@@ -39,11 +39,11 @@ class SinkSession(SinkSessionCalls, Generic[KeyT_co, ValueT_co]):
                 if session.commit_due:
                     session.commit()
 
-    ``poll`` must be called from one thread at a time, and only when everything it returned before
-    is dealt with: a rebalance inside of ``poll`` commits all that was polled.
+    Call ``poll`` from one thread at a time, and only when all records of the previous poll are
+    processed: a rebalance within ``poll`` commits all polled records.
 
     Args:
-        sink: Where rows and offsets go; the session opens and closes it.
+        sink: Stores rows and offsets; the session opens and closes it.
         config: Settings; or give them as keyword arguments, which win. Those of producers have no
             effect.
         clients: Makes the consumer; the SDK's own by default.
@@ -125,19 +125,20 @@ class SinkSession(SinkSessionCalls, Generic[KeyT_co, ValueT_co]):
         """Drop what is not committed, leave the group, close consumer and sink.
 
         Args:
-            timeout_ms: Bound of leaving the group.
+            timeout_ms: Limit for leaving the group.
         """
         run_blocking(self._core.close(timeout_ms))
 
 
 class AsyncSinkSession(Generic[KeyT_co, ValueT_co]):
-    """The asyncio face: the same names and rules as ``SinkSession``, awaited.
+    """``SinkSession`` for asyncio, with the same names and rules.
 
-    Make it with ``async with``, or call ``start``. A blocking sink works in a thread of its own,
-    so that the loop goes on. ``commit`` goes on to its end when the caller is cancelled.
+    Use ``async with``, or call ``start``. A blocking sink runs in its own thread, so that it does
+    not block the loop. If the caller of ``commit`` is cancelled, the commit still goes on to its
+    end.
 
     Args:
-        sink: Where rows and offsets go: a ``Sink`` or an ``AsyncSink``.
+        sink: Stores rows and offsets: a ``Sink`` or an ``AsyncSink``.
         config: Settings; or give them as keyword arguments, which win. Those of producers have no
             effect.
         clients: Makes the consumer; the SDK's own by default.
@@ -220,7 +221,8 @@ class AsyncSinkSession(Generic[KeyT_co, ValueT_co]):
 
         Args:
             row: Values by column name.
-            of: The record that it comes from, to be told when its work was dropped meanwhile.
+            of: The record of the row. With it, ``write`` raises an error if the record's work was
+                dropped meanwhile.
 
         Raises:
             IllegalStateError: Nothing that was polled is uncommitted, or a commit is under way.
@@ -231,12 +233,12 @@ class AsyncSinkSession(Generic[KeyT_co, ValueT_co]):
     def write_many(
         self, rows: Sequence[Mapping[str, object]], *, of: Sequence[AnyRecord] | None = None
     ) -> None:
-        """Keep rows for the next commit, at less cost than one by one.
+        """Keep rows for the next commit, faster than one by one.
 
         Args:
             rows: Values by column name.
             of: The record of each row: of one partition and in their order, as ``poll`` returns
-                them; a record may stand several times.
+                them; a record may occur several times.
 
         Raises:
             ConfigError: There are more or fewer records than rows, or they are not in order.
@@ -251,18 +253,18 @@ class AsyncSinkSession(Generic[KeyT_co, ValueT_co]):
         return self._core.commit_due
 
     async def commit(self) -> bool:
-        """Store the rows and the offsets of all that was polled, in the sink's transaction.
+        """Store the rows, and the offsets of all polled records, in the sink's transaction.
 
         Returns:
-            True if they are stored; False if the work was dropped and is read again, because a
-            newer owner had claimed a partition or the answer was lost (see ``last_abort``).
+            True if they are stored. False if the work was dropped and its records are read again,
+            because a newer owner had claimed a partition or the answer was lost (``last_abort``).
 
         Raises:
             SinkSharedError: Another live program claims the same partitions again and again.
             SinkOffsetsMovedError: Somebody changed the stored offsets meanwhile.
             SinkRowError: The sink cannot store a row; the work is dropped and read again.
             SinkUnavailableError: The sink cannot be reached in time; the work is dropped and read
-                again. Within a rebalance the limit is ``revoke_budget_ms``, and nothing is raised.
+                again. Within a rebalance the limit is ``revoke_budget_ms``, and no error is raised.
         """
         return await asyncio.shield(asyncio.ensure_future(self._commit()))
 

@@ -24,7 +24,8 @@ class SinkSessionCalls:
 
         Args:
             row: Values by column name.
-            of: The record that it comes from, to be told when its work was dropped meanwhile.
+            of: The record of the row. With it, ``write`` raises an error if the record's work was
+                dropped meanwhile.
 
         Raises:
             IllegalStateError: Nothing that was polled is uncommitted, or a commit is under way.
@@ -35,12 +36,12 @@ class SinkSessionCalls:
     def write_many(
         self, rows: Sequence[Mapping[str, object]], *, of: Sequence[AnyRecord] | None = None
     ) -> None:
-        """Keep rows for the next commit, at less cost than one by one.
+        """Keep rows for the next commit, faster than one by one.
 
         Args:
             rows: Values by column name.
             of: The record of each row: of one partition and in their order, as ``poll`` returns
-                them; a record may stand several times.
+                them; a record may occur several times.
 
         Raises:
             ConfigError: There are more or fewer records than rows, or they are not in order.
@@ -55,18 +56,18 @@ class SinkSessionCalls:
         return self._core.commit_due
 
     def commit(self) -> bool:
-        """Store the rows and the offsets of all that was polled, in the sink's transaction.
+        """Store the rows, and the offsets of all polled records, in the sink's transaction.
 
         Returns:
-            True if they are stored; False if the work was dropped and is read again, because a
-            newer owner had claimed a partition or the answer was lost (see ``last_abort``).
+            True if they are stored. False if the work was dropped and its records are read again,
+            because a newer owner had claimed a partition or the answer was lost (``last_abort``).
 
         Raises:
             SinkSharedError: Another live program claims the same partitions again and again.
             SinkOffsetsMovedError: Somebody changed the stored offsets meanwhile.
             SinkRowError: The sink cannot store a row; the work is dropped and read again.
             SinkUnavailableError: The sink cannot be reached in time; the work is dropped and read
-                again. Within a rebalance the limit is ``revoke_budget_ms``, and nothing is raised.
+                again. Within a rebalance the limit is ``revoke_budget_ms``, and no error is raised.
         """
         return run_blocking(self._core.commit())
 

@@ -1,4 +1,4 @@
-"""The interface of sinks, and the steps at which a test can stop one."""
+"""The interface of sinks, and the steps at which tests can stop a sink."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Sink(Protocol):
     """
 
     def open(self, group_id: str) -> None:
-        """Connect, and make what the sink needs for the offsets of a group.
+        """Connect, and prepare to store the offsets of a group.
 
         Args:
             group_id: The consumer group; sinks of other groups share nothing with it.
@@ -43,15 +43,15 @@ class Sink(Protocol):
         owner: str,
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> Entries:
-        """Make a session the owner of partitions and return what is stored (``ledger.claim``).
+        """Make a session the owner of partitions and return their entries (``ledger.claim``).
 
-        Everything that an earlier owner had begun is finished or undone afterwards, also when it
-        is this sink's own write whose answer was lost.
+        Afterwards all work of an earlier owner is finished or undone, including a write of this
+        sink whose answer was lost.
 
         Args:
-            partitions: What is claimed.
+            partitions: The partitions to claim.
             owner: A name that no other session has.
-            topic_ids: Present ids of the topics, as far as the brokers have any.
+            topic_ids: Present ids of the topics, if the brokers have topic ids.
 
         Raises:
             SinkTopicReplacedError: A topic was deleted and made again since its offset was stored.
@@ -60,10 +60,10 @@ class Sink(Protocol):
         ...
 
     def stored(self, partitions: Sequence[TopicPartition]) -> Entries:
-        """Return what is stored of partitions, without claiming them.
+        """Return the entries of partitions, without claiming them.
 
         Args:
-            partitions: Which ones; those without an entry are left out.
+            partitions: The partitions; those without an entry are left out.
         """
         ...
 
@@ -72,26 +72,26 @@ class Sink(Protocol):
 
         Args:
             batch: Rows, offsets and their writer.
-            timeout_ms: When to give up; None for the sink's own limit. Within a rebalance, other
-                members wait for this write.
+            timeout_ms: Time limit; None for the sink's own one. Within a rebalance, other members
+                wait for this write.
 
         Raises:
             SinkFencedError: A newer owner has claimed a partition; nothing was written.
             SinkOffsetsMovedError: The batch does not begin at the stored offset.
             SinkRowError: A row cannot be stored; nothing was written.
-            SinkUnavailableError: The sink cannot be reached, or the time is over before the
-                commit was asked for; nothing was written.
+            SinkUnavailableError: The sink cannot be reached, or the time was over before the
+                commit; nothing was written.
             SinkOutcomeUnknownError: The commit got no answer.
         """
 
     def close(self) -> None:
-        """Release connections and files; what is not committed is undone."""
+        """Release connections and files, and undo uncommitted work."""
 
 
 class AsyncSink(Protocol):
-    """A sink for ``AsyncSinkSession`` whose calls are coroutines; the rules are those of ``Sink``.
+    """A sink with coroutines, for ``AsyncSinkSession``; the rules are those of ``Sink``.
 
-    A call that is cancelled may have happened: the session claims again and learns of it.
+    A cancelled call may have been carried out; the session claims again to find out.
     """
 
     async def open(self, group_id: str) -> None:
@@ -152,7 +152,7 @@ class CopiedSink(Sink, Protocol):
 
 
 class SinkConsumer(SessionConsumer, Protocol):
-    """The group consumer as a session with a sink uses it."""
+    """The consumer methods that a session with a sink uses."""
 
     def commit_async(self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None: ...
     def position(
@@ -162,7 +162,7 @@ class SinkConsumer(SessionConsumer, Protocol):
 
 
 class SinkClients(Protocol):
-    """Makes the consumer of a session with a sink and tells the ids of topics."""
+    """Makes the consumer of a session with a sink, and returns the ids of topics."""
 
     def consumer(self, config: AnySessionConfig, hooks: RebalanceHooks) -> Maybe[SinkConsumer]: ...
     def topic_ids(
@@ -171,7 +171,7 @@ class SinkClients(Protocol):
 
 
 class Steps:
-    """Tells an observer of each step; without one it does nothing.
+    """Calls an observer before and after each step; without an observer it does nothing.
 
     Args:
         observer: Called before and after each step.

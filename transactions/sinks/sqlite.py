@@ -1,8 +1,8 @@
 """A sink that inserts rows into a table of SQLite, with the offsets in the same file.
 
-Each batch is one transaction that begins IMMEDIATE, so that reading the ledger, writing the rows
-and moving the offsets exclude every other writer of the file. ``synchronous`` is FULL: a committed
-batch survives a power failure (https://www.sqlite.org/pragma.html#pragma_synchronous).
+Each batch is one transaction that begins IMMEDIATE, so no other program can write the file while
+the sink reads the offsets, writes the rows and stores the new offsets. ``synchronous`` is FULL: a
+committed batch survives a power failure (https://www.sqlite.org/pragma.html#pragma_synchronous).
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ _PASSING = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_CANTOPEN,
 }
-"""Primary result codes that are about the file and not about the rows."""
+"""Primary result codes of errors of the file, not of the rows."""
 _ROWS_OF_STATEMENT = 50
 _STEPS_PER_LOOK = 10_000
-"""Instructions of SQLite's virtual machine between two looks at the clock: about a millisecond."""
+"""Instructions of SQLite's virtual machine between two checks of the time, about a millisecond."""
 
 
 def quoted(name: str) -> str:
@@ -65,7 +65,7 @@ def _is_passing(error: Exception) -> bool:
 
 
 class Sqlite:
-    """Rows into a table of an SQLite file, once each.
+    """Stores rows in a table of an SQLite file.
 
     The table must exist; offsets are kept in the table ``onceflow_offsets`` of the same file.
 
@@ -74,7 +74,7 @@ class Sqlite:
         table: Table that takes the rows; None for offsets alone, as for ``Http``.
         key: Columns of a unique key: a row replaces the other columns of one with the same key.
             Without it rows are only inserted.
-        timeout_ms: Bound of each claim and write, the wait for other writers included.
+        timeout_ms: Limit of each claim and write, including the wait for other writers.
         observer: Called at each step, for tests.
 
     Raises:
@@ -150,7 +150,7 @@ class Sqlite:
         connection = sqlite3.connect(
             self._path,
             timeout=self._timeout_ms / 1000,
-            isolation_level=None,  # BEGIN and COMMIT stand below; none is implied
+            isolation_level=None,  # sqlite3 begins no transactions itself
             check_same_thread=False,
         )
         try:
@@ -164,7 +164,7 @@ class Sqlite:
         return connection
 
     def _check_table(self, connection: sqlite3.Connection, table: str) -> None:
-        """Plan an insert, by which SQLite looks for the unique index, and run nothing.
+        """Have SQLite check the unique index by planning an insert, which is not run.
 
         Raises:
             ConfigError: Table, columns or index are missing.
@@ -194,7 +194,7 @@ class Sqlite:
         topic_ids: Mapping[str, str] = NO_IDS,
     ) -> Entries:
         """See ``Sink.claim``."""
-        # A new connection: closing the old one undoes a transaction that it may still hold.
+        # A new connection: closing the old one rolls back a transaction that it may still have.
         self.close()
         connection = self._connect()
         with self._transaction(connection, self._timeout_ms):
@@ -235,7 +235,7 @@ class Sqlite:
                 raise self._unavailable(error) from error
             raise
         finally:
-            # Within COMMIT an interruption would leave its outcome unknown.
+            # An interruption within COMMIT would make its outcome unknown.
             connection.set_progress_handler(None, _STEPS_PER_LOOK)
         try:
             with self._steps("commit"):

@@ -1,4 +1,4 @@
-"""A blocking sink for asyncio sessions: its calls run in one thread of their own, in order."""
+"""Runs a blocking sink for an asyncio session, in one thread and in order."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ T = TypeVar("T")
 
 
 def asyncio_sink(sink: Sink | AsyncSink) -> AsyncSink:
-    """Return a sink whose calls are awaited: the given one, or one around it with a thread."""
+    """Return an ``AsyncSink``: the given one, or a wrapper that runs a ``Sink`` in a thread."""
     if inspect.iscoroutinefunction(sink.write):
         return sink  # type: ignore[return-value] # its calls are coroutines
     return ThreadedSink(sink)  # type: ignore[arg-type] # they are not
 
 
 class ThreadedSink:
-    """Hands calls to a blocking sink on, one after the other.
+    """Passes calls to a blocking sink, one after the other.
 
-    A call whose waiter is cancelled goes on; the next call comes behind it. So a claim after an
-    interrupted write finds out what that write did.
+    A call whose caller is cancelled goes on, and the next call waits for it. So a claim after an
+    interrupted write finds out whether that write was carried out.
 
     Args:
         sink: The blocking sink.

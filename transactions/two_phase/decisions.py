@@ -44,10 +44,10 @@ SELECT gid FROM pg_prepared_xacts WHERE database = current_database() AND starts
 
 
 class Decisions:
-    """Names prepared transactions of one transactional id, and tells what was decided of them.
+    """Names the prepared transactions of one transactional id, and finds their decisions.
 
     Args:
-        transactional_id: Whose transactions.
+        transactional_id: The transactional id.
         clients: Settings of the Kafka clients.
         topic: The decision log; all transactional ids may share it.
     """
@@ -63,7 +63,7 @@ class Decisions:
         return self.prefix + uuid.uuid4().hex
 
     def make_topic(self) -> None:
-        """Make the decision log, unless it is there."""
+        """Make the decision log, if it does not exist."""
         with Admin(config=self._clients.admin()) as admin:
             if self.partition.topic not in admin.list_topics():
                 new = NewTopic(self.partition.topic, 1, configs={"cleanup.policy": "compact"})
@@ -105,7 +105,7 @@ def _reading(clients: ClientSettings) -> ConsumerConfig:
 
 
 def finish(connection: PostgresConnection, gid: str, commit: bool) -> None:
-    """Commit or roll back a prepared transaction, unless somebody has done so.
+    """Commit or roll back a prepared transaction, if that is not done.
 
     Args:
         connection: A connection that commits each statement by itself.

@@ -1,10 +1,10 @@
 """A session whose outputs, input offsets and database rows commit together.
 
-The order is that of two-phase commit with Kafka as the last participant: PostgreSQL prepares its
-transaction, the Kafka transaction takes a note of its name and commits, which is the decision, and
-PostgreSQL commits what it has prepared. An abort of the Kafka transaction rolls back. A process
-that dies in between leaves a prepared transaction, which the next start under the same
-transactional id finishes by the note (``Decisions``).
+This is two-phase commit with Kafka as the last participant. PostgreSQL prepares its transaction.
+The Kafka transaction takes a note with its name and commits, which is the decision. PostgreSQL
+commits the prepared transaction, or rolls it back if the Kafka transaction aborted. A process that
+dies in between leaves a prepared transaction, which the next start with the same transactional id
+finishes by the note (``Decisions``).
 
 https://www.postgresql.org/docs/current/sql-prepare-transaction.html
 """
@@ -55,10 +55,10 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
                 if session.commit_due:
                     session.commit()
 
-    What ``connection`` executes between two commits is one transaction of the database. It is
-    prepared within ``commit`` and within a rebalance, so ``poll`` must be called only when
-    everything it returned before is dealt with. The server needs ``max_prepared_transactions``
-    above 0: one for each session.
+    All statements on ``connection`` between two commits are one transaction of the database. It is
+    prepared within ``commit`` and within a rebalance, so call ``poll`` only when all records of the
+    previous poll are processed. The server's ``max_prepared_transactions`` must be at least the
+    number of sessions.
 
     Args:
         dsn: Address of the database.
@@ -119,13 +119,13 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         self._work: PostgresConnection | None = None
         self._handed_out = False  # since the last commit or abort
         self._prepared = ""  # and in the open Kafka transaction
-        self._unsure = ""  # and nobody has said how the Kafka transaction ended
+        self._unsure = ""  # and it is unknown how the Kafka transaction ended
         self._decided: tuple[str, bool] | None = None
         self._finisher = self._connected()
         try:
             self._check_server()
             self._decisions.make_topic()
-            # Its InitProducerId ends what an earlier process had open; then the notes are final.
+            # Its InitProducerId ends an earlier process's transaction; then the notes are final.
             self._session = TransactionSession[object, object](checked, listener=self)
         except BaseException:
             self._finisher.close()
@@ -184,7 +184,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         return self._work
 
     def _check_work(self) -> None:
-        """Refuse to go on where rows of this transaction are gone.
+        """Refuse to go on if rows of this transaction are lost.
 
         Raises:
             ParticipantError: The connection was lost.
@@ -213,7 +213,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         try:
             self._resolve_unsure()
         except ParticipantError:
-            self._session.abort()  # Nobody sees these records: they are read again.
+            self._session.abort()  # These records are not returned, so read them again.
             raise
         return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", records)
 
@@ -276,7 +276,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
                 self._session.abort(refusal)
                 done = False
         if gid:
-            # What the call returns is certain, also where a fence came on the way to it.
+            # The result of the call is certain, even after a fence.
             self._prepared = self._unsure = ""
             self._handed_out = False
             self._decided = (gid, done)
@@ -297,7 +297,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         try:
             self._session.close(timeout_ms)
         finally:
-            # A prepared transaction whose decision is open is left to the next start.
+            # The next start finishes a prepared transaction without a known decision.
             for connection in (self._work, self._finisher):
                 if connection is not None:
                     connection.close()
@@ -316,7 +316,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         if work.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
             return
         gid = self._decisions.new_gid()
-        self._unsure = gid  # until the answer comes, also where a signal ends the wait for it
+        self._unsure = gid  # until the answer comes, also if a signal ends the wait for it
         try:
             with self._steps("prepare"):
                 text = SQL("PREPARE TRANSACTION {}").format(Literal(gid))
@@ -339,7 +339,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         self._prepared, self._unsure = gid, ""
 
     def _note(self, gid: str) -> KafkaError | None:
-        """Send a note of the name; returns why the transaction takes no more records."""
+        """Send a note with the name; return the error if the transaction takes no more records."""
         topic, partition = self._decisions.partition
         try:
             with self._steps("note"):
@@ -353,8 +353,8 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
     def _resolve_unsure(self) -> None:
         """Learn from the decision log how a commit ended.
 
-        A poll that succeeded shows that the producer's earlier transactions have ended: each was
-        ended by it, or by the InitProducerId of its successor.
+        After a successful poll all earlier transactions have ended, by the producer itself or by
+        the InitProducerId of its successor.
 
         Raises:
             ParticipantError: The database cannot be reached.
@@ -425,7 +425,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
 
     def committed(self) -> None:
         """See ``SessionListener.committed``."""
-        # Within a rebalance; what commit() returns comes to the same.
+        # Within a rebalance; after commit() its result does the same.
         gid, self._prepared = self._prepared, ""
         if gid:
             self._handed_out = False
@@ -441,7 +441,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         Args:
             abort: Why.
         """
-        # A fence is told as an abort before the outcome of the commit is looked up.
+        # After a fence the session calls this before it looks the outcome of the commit up.
         self._unsure, self._prepared = self._prepared or self._unsure, ""
         self._undo()
 
