@@ -160,6 +160,36 @@ def test_rows_outputs_and_offsets_commit_together(broker: Broker, dsn: str) -> N
     assert prepared(dsn) == []
 
 
+def test_a_commit_asks_the_database_twice_and_an_abort_too(
+    broker: Broker, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound is three round trips; a statement that only fails would be a fourth."""
+    asked: list[str] = []
+    execute = psycopg.Connection.execute
+
+    def note(self: object, text: object, *arguments: object, **options: object) -> object:
+        made = text if isinstance(text, str) else text.as_string(None)  # type: ignore[attr-defined]
+        asked.append(" ".join(made.split()[:2]))
+        return execute(self, text, *arguments, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr(psycopg.Connection, "execute", note)
+    fill(broker.bootstrap_servers, "in", numbers(4))
+    with session_of(broker, dsn) as session:
+        take(session, 4)
+        del asked[:]
+        assert session.commit()
+        assert asked == ["PREPARE TRANSACTION", "COMMIT PREPARED"]
+        fill(broker.bootstrap_servers, "in", numbers(1, 4))
+        take(session, 1)
+        Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id="g-0").close()
+        del asked[:]
+        assert session.commit() is False
+        assert asked == ["PREPARE TRANSACTION", "ROLLBACK PREPARED"]
+        take(session, 1)
+        assert session.commit()
+    assert rows(dsn) == sent(broker) == list(range(5))
+
+
 def test_what_is_not_committed_is_undone_on_both_sides(broker: Broker, dsn: str) -> None:
     fill(broker.bootstrap_servers, "in", numbers(10))
     with session_of(broker, dsn) as session:

@@ -275,8 +275,9 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             else:  # Such as a fence that an earlier send has met in the background.
                 self._session.abort(refusal)
                 done = False
-        if gid:
-            # The result of the call is certain, even after a fence.
+        if gid and (not done or self._prepared or self._unsure):
+            # The result of the call is certain, even after a fence. Most commits have told the
+            # database already, in ``committed``.
             self._prepared = self._unsure = ""
             self._handed_out = False
             self._decided = (gid, done)
