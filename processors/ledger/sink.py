@@ -85,6 +85,7 @@ class SinkLedger:
             result = await self._open_core.poll_result(timeout_ms, max_records)
         except SinkRowError as error:
             return Polled(unit_error=_refused(error))
+        self._open_core.handed_out()
         return Polled(result.records, result.input_error)  # type: ignore[arg-type] # bytes
 
     # Units ---------------------------------------------------------------------------------

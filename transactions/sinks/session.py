@@ -119,7 +119,8 @@ class SinkSession(SinkSessionCalls, Generic[KeyT_co, ValueT_co]):
             KafkaError: Reading failed, or the commit within a rebalance.
         """
         records = run_blocking(self._core.poll(timeout_ms, max_records))
-        return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", records)
+        self._core.handed_out()
+        return records  # type: ignore[return-value] # A signal could come after a cast().
 
     def close(self, timeout_ms: int = 30_000) -> None:
         """Drop what is not committed, leave the group, close consumer and sink.
@@ -214,6 +215,7 @@ class AsyncSinkSession(Generic[KeyT_co, ValueT_co]):
         """Take records; see ``SinkSession.poll``."""
         async with self._ending:
             records = await self._core.poll(timeout_ms, max_records)
+            self._core.handed_out()
         return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", records)
 
     def write(self, row: Mapping[str, object], *, of: AnyRecord | None = None) -> None:

@@ -8,6 +8,7 @@ again, and the stored offsets tell what was committed.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -85,6 +86,7 @@ class SinkSessionCore:
         self._records: list[AnyRecord | None] = []
         self._keeps_records = bool(getattr(sink, "needs_records", False))
         self._committing = False
+        self._is_handed_out = True
         self._work_since_s = 0.0
         self._fences = FenceWatch(config.fence_window_ms / 1000, limit=3)
         self._unshown: dict[TopicPartition, int] = {}
@@ -159,16 +161,23 @@ class SinkSessionCore:
     ) -> PollResult[object, object]:
         """Take records of claimed partitions; rebalances happen in here.
 
-        An error of reading is returned, one of the sink or of a claim is raised.
+        An error of reading is returned, one of the sink or of a claim is raised. The records count
+        as handed out when the face calls ``handed_out``.
         """
         consumer = self.consumer
+        self._after_interruption()
         if self._unshown and self._clock() - self._shown_s >= _SHOWN_EVERY_S:
             self._show(consumer)
         if await self._may_claim():
             await self._claim()
+        self._is_handed_out = False
         try:
             records = await settle(consumer.poll(timeout_ms=timeout_ms, max_records=max_records))
+        except asyncio.CancelledError:  # The consumer keeps what it would have returned.
+            self._is_handed_out = True
+            raise
         except KafkaError as error:
+            self._is_handed_out = True
             # A partition whose claim failed has no position, which the consumer tells too.
             self._raise_callback_error()
             if isinstance(error, NoOffsetForPartitionError | OffsetOutOfRangeError):
@@ -178,6 +187,7 @@ class SinkSessionCore:
             self._callback_error = self._replaced(records)
         if self._callback_error is not None:
             await self._put_back(records)
+            self._is_handed_out = True
             self._raise_callback_error()
         # A claim seeks, so that these are fetched again once their partition is claimed.
         records = {tp: batch for tp, batch in records.items() if tp in self._claims}
@@ -185,6 +195,25 @@ class SinkSessionCore:
             self._work_since_s = self._clock()
         self._work.polled(records)
         return PollResult(records)
+
+    def handed_out(self) -> None:
+        """The application gets what the last poll took."""
+        self._is_handed_out = True
+
+    def _after_interruption(self) -> bool:
+        """Claim again after a poll that a signal's handler ended: what it took is not known.
+
+        Returns:
+            Whether work was dropped.
+        """
+        if self._is_handed_out:
+            return False
+        had_work = bool(self._work)
+        self._unclaimed |= self._claims.keys()
+        self._claims.clear()
+        self._is_handed_out = True
+        self._abort(CommitFailedError("a signal interrupted a poll; what it took is read again"))
+        return had_work
 
     async def read_again(self, partition: TopicPartition) -> None:
         """Drop what was fetched of a partition and not handed out, and fetch it again."""
@@ -425,6 +454,8 @@ class SinkSessionCore:
         Returns:
             True if committed; False if the work was dropped and is read again.
         """
+        if not rebalancing and self._after_interruption():
+            return False
         if not self._work:
             return True
         self._check_not_committing("commit")

@@ -13,6 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from interruptions import POINTS_MAX, InterruptAt
 from processor_fakes import FakeClients, FakeCluster, FakeConsumer
 
 from onceflow.sdk.errors import CommitFailedError, ConfigError, NoOffsetForPartitionError
@@ -148,6 +149,33 @@ def world(tmp_path: Path) -> Iterator[World]:
     world = World(path)
     yield world
     world.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Of coroutines.
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize("then", ["commit", "poll"])
+def test_what_an_interrupted_poll_took_is_read_again(world: World, then: str) -> None:
+    """A signal may come after the consumer gave records, and before they are here."""
+    given = ["a", "b"]
+    assert world.step() == given
+    assert world.session.commit()
+    for point in range(POINTS_MAX):
+        given.append(f"p{point}")
+        world.cluster.put("in", given[-1])
+        interrupt = InterruptAt(point)
+        polled = interrupt.run(world.session.poll)
+        if polled is None:
+            if then == "commit":
+                world.session.commit()
+            polled = world.session.poll()
+        for records in polled.values():
+            world.session.write_many([{"text": record.value} for record in records], of=records)
+        assert world.session.commit()
+        assert world.rows() == given, point
+        if not interrupt.happened:
+            break
+    assert not interrupt.happened, "every point was tried"
+    assert point > 10
 
 
 def test_a_fenced_member_that_was_expelled_does_not_take_partitions_back(world: World) -> None:
