@@ -9,26 +9,32 @@ from onceflow.processors.errors import (
     DeserializationError,
     EventTimeError,
     HandlerCancelledError,
+    NotOwnerError,
     OutputRefusedError,
     ProcessingError,
     ProcessorError,
+    QueryError,
     SlotInUseError,
     StateCorruptedError,
     StateDirectoryError,
     StateKeyError,
     StateMismatchError,
+    StateNotReadyError,
     StateTypeError,
     StateValueError,
     TooManyAbortsError,
     TooManyDeadLettersError,
     TopicSetupError,
     UndeliverableOutputError,
+    UnknownStateError,
 )
 from onceflow.processors.graph import StoreKind, SubTopology, Topology
 from onceflow.processors.policies import DeadLetterLimits, OnError, Parking, Retries
+from onceflow.processors.queries import Answer, Query
 from onceflow.processors.report import RunReport, TaskReport
 from onceflow.processors.state import ListState, MapState, State
 from onceflow.processors.state.codec import Migration
+from onceflow.processors.state_client import StateClient
 from onceflow.processors.tables import GlobalTable, Table
 from onceflow.processors.timers import Timer, Timers
 from onceflow.processors.values import Format
@@ -102,4 +108,11 @@ __all__ = [
     "TooManyDeadLettersError",
     "TooManyAbortsError",
     "SlotInUseError",
+    "Answer",
+    "Query",
+    "StateClient",
+    "NotOwnerError",
+    "QueryError",
+    "StateNotReadyError",
+    "UnknownStateError",
 ]

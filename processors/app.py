@@ -31,11 +31,12 @@ from onceflow.processors.declare.sinks import declare_sink
 from onceflow.processors.declare.tables import declare_global_table, declare_table
 from onceflow.processors.declare.timers import declare_timer
 from onceflow.processors.declare.windows import Emit, Windowing, declare_aggregate
-from onceflow.processors.errors import DeclarationError, ForcedShutdown
+from onceflow.processors.errors import DeclarationError, ForcedShutdown, StateNotReadyError
 from onceflow.processors.graph.specs import check_name
 from onceflow.processors.graph.topology import Topology, build
 from onceflow.processors.hooks import Hook, declare_hook
 from onceflow.processors.policies import Parking
+from onceflow.processors.queries import Answer, Query
 from onceflow.processors.replacing import Replacements, Runs
 from onceflow.processors.report import RunReport
 from onceflow.processors.services import Services
@@ -688,6 +689,26 @@ class App:
 
             self._figures = WorkerFigures()
         return self._figures
+
+    def query(self, query: Query, timeout_s: float = 5.0) -> Answer:
+        """Read committed state of the running worker; callable from any thread but the worker's.
+
+        ``StateClient`` asks the worker that has it, wherever that runs.
+
+        Args:
+            query: State, key and, if need be, partition.
+            timeout_s: Longest wait; the worker answers between two polls.
+
+        Raises:
+            UnknownStateError: The application has no such state that can be queried.
+            NotOwnerError: Another worker has it.
+            StateNotReadyError: It is being restored, the group is rebalancing, the worker is busy,
+                or none runs.
+        """
+        worker = self._worker
+        if worker is None:
+            raise StateNotReadyError(f"no worker of application {self.name} runs here")
+        return worker.queries.ask(query, timeout_s)
 
     def stop(self) -> None:
         """Ask a running application for an orderly end; callable from any thread."""

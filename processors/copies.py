@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from onceflow.processors.calls import Calls
@@ -69,7 +69,7 @@ class Copies:
     def placing(self) -> TaskAssignor | None:
         """The assignor that places tasks where their state is, made once; None without copies."""
         settings = self._settings
-        if self.assignor is None and settings.num_standby_replicas:
+        if self.assignor is None and settings.places_tasks:
             rules = PlacementRules(
                 settings.num_standby_replicas,
                 settings.acceptable_recovery_lag,
@@ -77,8 +77,15 @@ class Copies:
             )
             directory = settings.state_dir / self._topology.app
             directory.mkdir(parents=True, exist_ok=True)
-            self.assignor = TaskAssignor(self._topology, rules, MemberFacts(host_id(directory)))
+            self.assignor = TaskAssignor(
+                self._topology, rules, MemberFacts(host_id(directory), settings.application_server)
+            )
         return self.assignor
+
+    @property
+    def servers(self) -> Mapping[TaskId, str]:
+        """Where the owners of tasks answer queries, as far as the leader told."""
+        return {} if self.assignor is None else self.assignor.given.servers
 
     def give(self, id: TaskId) -> ByteMap | None:
         """Hand over the map of a copy to the task; None without a copy."""

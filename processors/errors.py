@@ -135,3 +135,34 @@ class StoppedError(ProcessorError):
 
 class ForcedShutdown(BaseException):
     """A second signal, or the end of ``shutdown_timeout_ms``, interrupted processing."""
+
+
+class QueryError(ProcessorError):
+    """A query of state cannot be answered; the message says what to change."""
+
+
+class UnknownStateError(QueryError):
+    """The application has no such state, or none that can be queried."""
+
+
+class StateNotReadyError(QueryError):
+    """The state cannot be read now: it is restored, or the group is rebalancing; ask again."""
+
+
+class NotOwnerError(QueryError):
+    """Another worker has the state.
+
+    Args:
+        message: What happened.
+        owner: Where that worker answers, ``host:port``; empty if it is not known.
+        partition: The partition of the key.
+        partitions: How many there are.
+    """
+
+    def __init__(
+        self, message: str, owner: str = "", partition: int = 0, partitions: int = 0
+    ) -> None:
+        super().__init__(message)
+        self.owner: str = owner
+        self.partition: int = partition
+        self.partitions: int = partitions

@@ -12,6 +12,7 @@ from onceflow.transactions.keywords import SessionOwn
 class AppKeywords(CommonOwn, ProducerOwn, ConsumerOwn, SessionOwn, total=False):
     """See ``AppSettings``."""
 
+    application_server: str
     num_standby_replicas: int
     acceptable_recovery_lag: int
     max_warmup_replicas: int

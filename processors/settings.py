@@ -34,6 +34,11 @@ RESTORED_RECORDS = 10_000
 class AppSettings(SessionSettings, in_kafka=False, kind="application"):
     """Settings of an application; ``App`` takes these and its clients' settings by name."""
 
+    application_server: str = text(
+        "",
+        "Where this worker answers queries of its state, as `host:port`; the others tell it to who "
+        "asks them. `onceflow run --query-port` sets it. Kafka Streams' `application.server`.",
+    )
     num_standby_replicas: int = whole(
         0,
         "Copies of each task's state that other workers keep up to date, in other state "
@@ -172,8 +177,11 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
                 f"given to {' and '.join(given_to)} alone, but an application also makes an admin "
                 "client: give security= to the App, or client= with it",
             )
-        if self.num_standby_replicas:
+        if self.places_tasks:
             self._check_placing()
+        host, _, port = self.application_server.rpartition(":")
+        if self.application_server and not (host and port.isdigit()):
+            raise ConfigError("application_server", self.application_server, "must be host:port")
         self.session_config("app", ["check"], "0")  # raises what session and clients would refuse
 
     def session_config(
@@ -250,8 +258,9 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
                 raise ConfigError(
                     name,
                     found[name],
-                    "with num_standby_replicas the workers place tasks themselves, which needs the "
-                    "classic group protocol and their own assignor; leave it out",
+                    "with num_standby_replicas or application_server the workers place tasks "
+                    "themselves, which needs the classic group protocol and their own assignor; "
+                    "leave it out",
                 )
 
     def group_of(self, app: str) -> str:
@@ -272,6 +281,11 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
             auto_offset_reset="none",  # a gap must not pass unnoticed
             max_poll_records=RESTORED_RECORDS,
         )
+
+    @property
+    def places_tasks(self) -> bool:
+        """Whether the workers tell each other what they hold and where they answer."""
+        return bool(self.num_standby_replicas or self.application_server)
 
     @property
     def repeats(self) -> bool:

@@ -42,12 +42,16 @@ class TaskStores:
         """The sub-topology of a task."""
         return self._parts[id.part]
 
+    def partitions_of(self, part: str) -> int:
+        """How many tasks a sub-topology has."""
+        return self._found.partitions[self._parts[part].input_topics[0]]
+
     def keeps(self, id: TaskId) -> bool:
         """Whether a task is one of this version of the application, and has state."""
         part = self._parts.get(id.part)
         if part is None or not part.states:
             return False
-        return id.partition < self._found.partitions[part.input_topics[0]]
+        return id.partition < self.partitions_of(id.part)
 
     def stays(self, id: TaskId) -> bool:
         """Whether state outlives the closing of its map."""
@@ -58,7 +62,7 @@ class TaskStores:
         part = self._parts[id.part]
         rules = StateRules(
             self._topology.group,
-            self._found.partitions[part.input_topics[0]],
+            self.partitions_of(id.part),
             self._found.topic_ids,
             self._settings.on_state_gap == "continue",
             frozenset(self._settings.dropped_states),

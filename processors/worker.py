@@ -40,6 +40,7 @@ from onceflow.processors.notes import decode_note, encode_note, latest
 from onceflow.processors.overlap import InFlight
 from onceflow.processors.provisioning import Provisioned, TopicAdmin, provision, watch
 from onceflow.processors.purging import Purge
+from onceflow.processors.queries import Queries
 from onceflow.processors.report import RunReport, Tally
 from onceflow.processors.run_end import RunEnd
 from onceflow.processors.services import Services
@@ -154,6 +155,7 @@ class Worker:
         self._copies = Copies(
             topology, settings, self._stores, self._restorer, self._clock, services.wall_ms
         )
+        self.queries: Queries = Queries(topology, self._stores, self._wake_poll)
         self._bad = BadInputs(self._clock)
         self._topics: Provisioned | None = None
         self._admin: TopicAdmin | None = None
@@ -231,13 +233,14 @@ class Worker:
         """
         self._is_held = held
         self._unit.due_s = 0.0  # The record in hand is the last one for now.
-        ledger = self._ledger
-        if ledger is not None:
-            ledger.wakeup()
+        self._wake_poll()
 
     def interrupt(self) -> None:
         """Make a waiting call return, as the worker ends."""
         self._services.wake()
+        self._wake_poll()
+
+    def _wake_poll(self) -> None:
         ledger = self._ledger
         if ledger is not None:
             ledger.wakeup()
@@ -287,6 +290,7 @@ class Worker:
                     task.aborted()
                 await self._in_flight.finish(close_ms / 1000)
                 await self._resources.close()
+                self.queries.close()
                 self._tasks.release_all()
                 if self._slot is not None:
                     self._slot.release()
@@ -439,6 +443,7 @@ class Worker:
             assert task is not None, f"{partition} is read and belongs to no task"
             task.put(partition, records)
             self._bad.read(partition)
+        await self.queries.serve(calls, self._open, self._tasks, self._copies.servers)
         await self._read_global_tables(calls)
         if self._tasks.restoring:
             await self._restore(calls, 0 if polled.records else RESTORE_SLICE_MS)

@@ -102,6 +102,36 @@ def _merged(
         lower = next(below, None)
 
 
+class CommittedRows:
+    """The committed rows of a store; they cannot be written.
+
+    Args:
+        committed: The task's map.
+        prefix: The store's.
+    """
+
+    def __init__(self, committed: ByteMap, prefix: bytes) -> None:
+        self._committed = committed
+        self._prefix = prefix
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the stored bytes."""
+        return self._committed.get(self._prefix + key)
+
+    def put(self, key: bytes, value: bytes | None) -> None:
+        """Refuse; what is committed changes by commits alone."""
+        raise AssertionError("committed rows are read only")
+
+    def range(
+        self, start: bytes, end: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Yield entries with ``start <= key < end`` in order."""
+        prefix, size = self._prefix, len(self._prefix)
+        top = after(prefix) if end is None else prefix + end
+        for key, value in self._committed.range(prefix + start, top, reverse=reverse):
+            yield key[size:], value
+
+
 class Store(Written):
     """One store of a task, by bytes.
 
@@ -143,6 +173,10 @@ class Store(Written):
     def collect(self) -> Mapping[bytes, bytes | None]:
         """Return the changes of the open unit: the last value of each key."""
         return self.writes
+
+    def committed_rows(self) -> CommittedRows:
+        """Return the rows that are committed, without the writes of the open unit."""
+        return CommittedRows(self._committed, self.prefix)
 
     def committed(self) -> None:
         """Drop the writes, after the commit has applied them to the map."""

@@ -116,6 +116,19 @@ def _missing(wanted: str, missing: str) -> str:
     "else by OTLP as the OTEL_* variables say.",
 )
 @click.option(
+    "--query-port",
+    type=click.IntRange(0, 65_535),
+    help="Answer queries of committed state there; 0 takes a free port. Several workers take this "
+    "one and those that follow.",
+)
+@click.option(
+    "--query-on",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address of that port.",
+)
+@click.option(
     "--serve-on",
     metavar="ADDRESS",
     default="127.0.0.1",
@@ -184,6 +197,8 @@ def run(
     health_port: int | None,
     metrics_port: int | None,
     opentelemetry: bool,
+    query_port: int | None,
+    query_on: str,
     serve_on: str,
     until_end: bool,
     workers: int,
@@ -237,7 +252,8 @@ def run(
     if engine == "spark":
         _run_on_spark(app, target, checkpoint, master, until_end=until_end, as_json=as_json)
         return
-    serving = Serving(serve_on, health_port, metrics_port)
+    queries = None if query_port is None else (query_on, query_port)
+    serving = Serving(serve_on, health_port, metrics_port, queries)
     if workers > 1 and not threads:
         raise SystemExit(_run_processes(app, target, workers, serving, until_end, as_json))
     _run_alone(app, target, workers, serving, until_end, lifeline, member, as_json, opentelemetry)
@@ -329,11 +345,13 @@ class Serving(NamedTuple):
         host: Address to listen on.
         health_port: Port of the health answers, or None.
         metrics_port: Port of the metrics, or None.
+        queries: Address and port of the first worker's queries, or None.
     """
 
     host: str
     health_port: int | None
     metrics_port: int | None
+    queries: tuple[str, int] | None = None
 
     @property
     def is_wanted(self) -> bool:
@@ -342,18 +360,31 @@ class Serving(NamedTuple):
 
     def inside(self) -> Serving:
         """Where a worker answers those who gather the answers of all."""
-        ports = (None if port is None else 0 for port in (self.health_port, self.metrics_port))
-        return Serving("127.0.0.1", *ports)
+        health, metrics = (None if port is None else 0 for port in self[1:3])
+        return Serving("127.0.0.1", health, metrics, self.queries)
 
-    def of(self, app: App, stack: contextlib.ExitStack) -> dict[str, str]:
+    def query_port_of(self, number: int) -> int | None:
+        """The port of the queries of one of several workers."""
+        port = None if self.queries is None else self.queries[1]
+        return port + number if port else port
+
+    def of(self, app: App, stack: contextlib.ExitStack, number: int = 0) -> dict[str, str]:
         """Serve for one worker; return the addresses."""
-        if not self.is_wanted:
-            return {}
-        from onceflow.cli.worker_server import WorkerServer
+        found: dict[str, str] = {}
+        if self.is_wanted:
+            from onceflow.cli.worker_server import WorkerServer
 
-        server = WorkerServer(app, *self)
-        stack.callback(server.close)
-        return server.addresses
+            server = WorkerServer(app, *self[:3])
+            stack.callback(server.close)
+            found |= server.addresses
+        port = self.query_port_of(number)
+        if self.queries is not None and port is not None:
+            from onceflow.cli.query_server import QueryServer
+
+            answering = QueryServer(app, self.queries[0], port)
+            stack.callback(answering.close)
+            found["queries"] = f"http://{answering.address}"
+        return found
 
     def gathered(self, workers: Workers, stack: contextlib.ExitStack) -> dict[str, str]:
         """Serve for several workers; return the addresses."""
@@ -361,7 +392,7 @@ class Serving(NamedTuple):
             return {}
         from onceflow.cli.gathered import Gathered
 
-        server = Gathered(workers, *self)
+        server = Gathered(workers, *self[:3])
         stack.callback(server.close)
         return server.addresses
 
@@ -378,14 +409,16 @@ def _run_here(
 ) -> RunReport:
     """Run the workers of this process: one in this thread, or several in threads."""
     if several is not None:
-        own = dict(enumerate(serving.inside().of(each, stack) for each in several.apps))
+        inside = serving.inside()
+        own = {n: inside.of(each, stack, n) for n, each in enumerate(several.apps)}
         workers = len(several.apps)
         _tell_start(app, target, serving.gathered(lambda: own, stack), as_json, workers)
         return several.run(until_end=until_end)
+    addresses = serving.of(app, stack)
     if line is None:
-        _tell_start(app, target, serving.of(app, stack), as_json)
+        _tell_start(app, target, addresses, as_json)
         return app.run(until_end=until_end)
-    line.tell({"event": "serving", "addresses": serving.of(app, stack)})
+    line.tell({"event": "serving", "addresses": addresses})
     report = app.run(until_end=until_end)
     if until_end:
         line.tell({"event": "ended", **dataclasses.asdict(report)})
@@ -393,7 +426,12 @@ def _run_here(
 
 
 def _run_processes(
-    app: App, target: str, workers: int, serving: Serving, until_end: bool, as_json: bool
+    app: App,
+    target: str,
+    workers: int,
+    serving: Serving,
+    until_end: bool,
+    as_json: bool,
 ) -> int:
     """Run the workers as processes; return the exit status."""
     from onceflow.cli.supervisor import Supervisor
@@ -406,7 +444,11 @@ def _run_processes(
     }
     changed |= {"metrics_port": inside.metrics_port, "member": True}
     commands = [
-        _command(**changed, slot=None if slot is None else f"{slot}-{number}")
+        _command(
+            **changed,
+            slot=None if slot is None else f"{slot}-{number}",
+            query_port=serving.query_port_of(number),
+        )
         for number in range(workers)
     ]
     bounds = Replacements(app.settings.replace(uncaught_error="replace"), time.monotonic)

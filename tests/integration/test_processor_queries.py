@@ -1,0 +1,316 @@
+"""Goal: committed state can be asked for from outside, of whichever worker owns it, and never gives
+what is not committed nor what a worker that lost its task still holds.
+
+Method: applications on the in-process broker, as threads of this process and as commands with
+several workers; handlers that wait hold transactions open, and a suspended worker wakes up after
+others have gone on. Values are compared with what was committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processor_processes import committed_values, fill, wait_for
+
+from onceflow.broker_lite import Broker
+from onceflow.cli.base import Failure
+from onceflow.cli.query_server import QueryServer
+from onceflow.processors import (
+    App,
+    ListState,
+    MapState,
+    NotOwnerError,
+    Query,
+    QueryError,
+    State,
+    StateClient,
+    StateNotReadyError,
+    StateTypeError,
+    UnknownStateError,
+)
+from onceflow.sdk.errors import ConfigError
+
+PARTITIONS = 4
+
+
+@dataclass
+class Basket:
+    items: int
+    last: str
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with Broker(settings={"group.min.session.timeout.ms": 100}) as broker:
+        for topic in ("in", "out"):
+            broker.create_topic(topic, partitions=PARTITIONS)
+        yield broker
+
+
+gate = threading.Event()
+
+
+def application(broker: Broker, tmp_path: Path, **settings: Any) -> App:
+    app = App("asked", broker.bootstrap_servers, state_dir=tmp_path / "disk", **settings)
+
+    @app.processor("in", to="out")
+    def count(
+        value: str,
+        seen: State[int],
+        basket: State[Basket],
+        by_word: MapState[str, int],
+        words: ListState[str],
+    ) -> str:
+        seen.set(seen.get(0) + 1)
+        basket.set(Basket(seen.get(0), value))
+        by_word[value] = by_word.get(value, 0) + 1
+        words.append(value)
+        if value == "wait":
+            gate.wait(30)
+        return value
+
+    return app
+
+
+@contextlib.contextmanager
+def running(app: App) -> Iterator[QueryServer]:
+    server = QueryServer(app, "127.0.0.1", 0)
+    thread = threading.Thread(target=app.run, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        gate.set()
+        app.stop()
+        thread.join(30)
+        server.close()
+        gate.clear()
+        assert not thread.is_alive()
+
+
+def put(broker: Broker, key: str, *values: str) -> None:
+    encoded = [value.encode() for value in values]
+    fill(broker.bootstrap_servers, "in", encoded, [key.encode()] * len(values))
+
+
+def ask(address: str, path: str, **headers: str) -> tuple[int, Any]:
+    request = urllib.request.Request(f"http://{address}{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def test_values_of_all_kinds_with_their_types(broker: Broker, tmp_path: Path) -> None:
+    with running(application(broker, tmp_path)) as server:
+        put(broker, "bob", "a", "b", "a")
+        client = StateClient([server.address])
+        wait_for(lambda: client.get("count.seen", "bob", int) == 3, "all is committed")
+        assert client.get("count.basket", "bob", Basket) == Basket(3, "a")
+        assert client.get("count.by_word", b"bob", dict[str, int]) == {"a": 2, "b": 1}
+        assert client.get("count.words", "bob", list[str]) == ["a", "b", "a"]
+        assert client.get("count.seen", "nobody", int) is None
+        assert client.get("count.words", "nobody", list[str]) is None
+        with pytest.raises(StateTypeError, match=r"count.seen, key 'bob'.*give the state's type"):
+            client.get("count.seen", "bob", str)
+        with pytest.raises(UnknownStateError, match=r"it has count\.basket"):
+            client.get("count.gone", "bob", int)
+        with pytest.raises(QueryError, match="partition=9: must be from 0 to 3"):
+            client.get("count.seen", "bob", int, partition=9)
+        found = ask(server.address, "/state/count.basket?key=bob")
+        assert found == (200, {"found": True, "value": {"items": 3, "last": "a"}, "partition": 2})
+
+
+def test_what_is_not_committed_is_not_seen(broker: Broker, tmp_path: Path) -> None:
+    app = application(broker, tmp_path, commit_interval_ms=100)
+    with running(app) as server:
+        put(broker, "bob", "a")
+        client = StateClient([server.address])
+        wait_for(lambda: client.get("count.seen", "bob", int) == 1, "the first is committed")
+        put(broker, "bob", "b", "wait", "c")
+
+        def until_busy() -> None:
+            while True:
+                assert app.query(Query("count.seen", b"bob"), 0.5).value in (1, 2)
+
+        with pytest.raises(StateNotReadyError, match="busy with a function"):
+            until_busy()  # The handler has the record that waits.
+        gate.set()
+        seen: list[int | None] = []
+        wait_for(
+            lambda: (seen.append(client.get("count.seen", "bob", int)), seen[-1] == 4)[1], "all"
+        )
+        assert set(seen) <= {1, 2, 3, 4}
+        assert seen == sorted(seen)  # type: ignore[type-var]
+
+
+def test_without_a_worker_and_while_it_starts(broker: Broker, tmp_path: Path) -> None:
+    app = application(broker, tmp_path)
+    with pytest.raises(StateNotReadyError, match="no worker of application asked runs here"):
+        app.query(Query("count.seen", b"bob"))
+    client = StateClient(["127.0.0.1:1"], timeout_ms=300)
+    with pytest.raises(
+        StateNotReadyError, match=r"no answer within 0.3 s; the last one: 127.0.0.1:1"
+    ):
+        client.get("count.seen", "bob", int)
+
+
+def test_requests_that_are_no_queries_are_refused(broker: Broker, tmp_path: Path) -> None:
+    with running(application(broker, tmp_path)) as server:
+        for path, status, told in (
+            ("/", 404, "ask /state/FUNCTION.STATE?key=KEY"),
+            ("/state/count.seen", 400, "key: give the key"),
+            ("/state/count.seen?key=a&key_hex=00", 400, "key: give the key"),
+            ("/state/count.seen?key_hex=zz", 400, "key_hex"),
+            ("/state/count.seen?key=a&partition=-1", 400, "partition='-1'"),
+            ("/state/count.seen?key=a&what=1", 400, "what: there are"),
+            ("/state/count.gone?key=a", 404, "it has count.basket, count.by_word, count.seen"),
+        ):
+            found, answer = ask(server.address, path)
+            assert found == status, path
+            assert told in answer["message"]
+        path = "/state/count.seen?key=a"
+        assert ask(server.address, path, Host="evil.example:80")[0] == 403
+        assert ask(server.address, path, Origin="http://evil.example")[0] == 403
+
+
+def test_addresses_are_checked() -> None:
+    for wrong in ([], "127.0.0.1:1", ["127.0.0.1"], ["127.0.0.1:x"]):
+        with pytest.raises(ConfigError, match="servers"):
+            StateClient(wrong)
+    with pytest.raises(ConfigError, match="application_server='here'"):
+        App("refused", application_server="here")
+    with pytest.raises(ConfigError, match="application_server"):
+        App("refused", application_server="here:1", group_protocol="consumer")
+    with pytest.raises(Failure, match="is every address"):
+        QueryServer(App("refused"), "0.0.0.0", 0)
+
+
+PROGRAM = """
+from onceflow.processors import App, State
+
+app = App(
+    "asked", session_timeout_ms=2_000, transaction_timeout_ms=1_500, heartbeat_interval_ms=200,
+    leave_on_sigterm=True,
+)
+
+
+@app.processor("in", to="out")
+def count(value: str, seen: State[int]) -> str:
+    seen.set(seen.get(0) + 1)
+    return value
+"""
+
+
+@contextlib.contextmanager
+def command(broker: Broker, folder: Path, *words: str) -> Iterator[Any]:
+    folder.mkdir(exist_ok=True)
+    (folder / "asked.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "onceflow", "run", "asked:app", "--json"]
+    process = subprocess.Popen(
+        [*command, "--bootstrap", broker.bootstrap_servers, "--query-port", "0", *words],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield process, json.loads(process.stdout.readline())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGCONT)
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def test_a_query_finds_its_owner_and_a_stale_one_gives_no_value(
+    broker: Broker, tmp_path: Path
+) -> None:
+    keys = [f"k{number}" for number in range(40)]
+
+    def add() -> None:
+        for key in keys:
+            put(broker, key, "x")
+
+    with (
+        command(broker, tmp_path / "one") as (first, told_first),
+        command(broker, tmp_path / "two") as (_, told_second),
+    ):
+        servers = [told["queries"].removeprefix("http://") for told in (told_first, told_second)]
+        add()
+        wait_for(
+            lambda: len(committed_values(broker.bootstrap_servers, "out")) == len(keys), "counted"
+        )
+        client = StateClient(servers[:1], timeout_ms=30_000)
+        for key in keys:
+            assert client.get("count.seen", key, int) == 1
+
+        def owners() -> set[str]:
+            """Which worker answers for a key itself."""
+            return {
+                server
+                for server in servers
+                for key in keys
+                if ask(server, f"/state/count.seen?key={key}")[0] == 200
+            }
+
+        wait_for(lambda: owners() == set(servers), "each has some of the tasks")
+        away = next(
+            key for key in keys if ask(servers[1], f"/state/count.seen?key={key}")[0] == 200
+        )
+        status, answer = ask(servers[0], f"/state/count.seen?key={away}")
+        assert (status, answer["error"], answer["owner"]) == (421, "NotOwnerError", servers[1])
+        # The first worker is suspended; the second takes its tasks over and goes on.
+        mine = next(
+            key for key in keys if ask(servers[0], f"/state/count.seen?key={key}")[0] == 200
+        )
+        os.kill(first.pid, signal.SIGSTOP)
+        wait_for(
+            lambda: ask(servers[1], f"/state/count.seen?key={mine}")[0] == 200, "it takes over"
+        )
+        add()
+        other = StateClient(servers[1:], timeout_ms=30_000)
+        wait_for(lambda: other.get("count.seen", mine, int) == 2, "it goes on")
+        os.kill(first.pid, signal.SIGCONT)
+        stale: list[tuple[int, Any]] = []
+
+        def rejoined() -> bool:
+            stale.append(ask(servers[0], f"/state/count.seen?key={mine}"))
+            return len([each for each in stale if each[0] == 421]) > 0 or stale[-1][0] == 200
+
+        wait_for(rejoined, "it has noticed")
+        for status, answer in stale:
+            assert status in (421, 503) or answer["value"] == 2, "an old value was told"
+        for key in keys:
+            assert client.get("count.seen", key, int) == 2
+
+
+def test_several_workers_of_one_command_answer_each(broker: Broker, tmp_path: Path) -> None:
+    put(broker, "bob", "x")
+    with command(broker, tmp_path / "one", "--workers", "2", "--threads") as (process, _):
+        with command(broker, tmp_path / "two") as (_, told):
+            client = StateClient([told["queries"].removeprefix("http://")], timeout_ms=30_000)
+            assert client.get("count.seen", "bob", int) in (None, 1)
+            wait_for(lambda: client.get("count.seen", "bob", int) == 1, "whoever has it")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_who_owns_nothing_says_where_to_ask() -> None:
+    error = NotOwnerError("another worker has it", "10.0.0.2:7070", 3, 4)
+    assert (error.owner, error.partition, error.partitions) == ("10.0.0.2:7070", 3, 4)
