@@ -42,7 +42,7 @@ bootstrap, dsn, slot, moment = sys.argv[1:5]
 work = 0
 
 def observe(found):
-    if found == moment and work:
+    if found == moment and (work or found.endswith("resolve")):
         os.kill(os.getpid(), signal.SIGKILL)
 
 with TwoPhaseSession(
@@ -236,6 +236,21 @@ def test_members_of_a_group_commit_within_its_rebalances(
         first.close()
     wait_for(lambda: len(rows(dsn)) >= 200 and len(sent(broker)) >= 200, "all is done")
     assert rows(dsn) == sent(broker) == list(range(200))
+
+
+@pytest.mark.parametrize("left", ["before decide", "before finish"])
+@pytest.mark.parametrize("moment", ["before resolve", "after resolve"])
+def test_a_process_that_is_killed_while_it_finishes_what_is_in_doubt(
+    broker: Broker, dsn: str, workers: Workers, left: str, moment: str
+) -> None:
+    fill(broker.bootstrap_servers, "in", numbers(20))
+    for killed_at in (left, moment):
+        member = workers.start(MEMBER, broker.bootstrap_servers, dsn, "0", killed_at)
+        assert member.process.wait(60) == -signal.SIGKILL, member.output()
+    workers.start(MEMBER, broker.bootstrap_servers, dsn, "0", "never")
+    wait_for(lambda: len(rows(dsn)) >= 20 and len(sent(broker)) >= 20, "all is done")
+    wait_for(lambda: prepared(dsn) == [], "nothing is in doubt")
+    assert rows(dsn) == sent(broker) == list(range(20))
 
 
 @pytest.mark.parametrize(

@@ -110,11 +110,14 @@ class FileSink(ABC):
         log, end = self._opened(), self._end(None)
         try:
             while True:
-                latest = log.latest()
-                claimed = ledger.claim(latest.entries, partitions, owner, topic_ids)
-                log.finish(latest)
+                with self._steps("claim read"):
+                    latest = log.latest()
+                    claimed = ledger.claim(latest.entries, partitions, owner, topic_ids)
+                    log.finish(latest)
                 new = Manifest(latest.number + 1, {**latest.entries, **claimed})
-                if log.publish(new):
+                with self._steps("claim"):
+                    is_published = log.publish(new)
+                if is_published:
                     log.clean(new.number)
                     return claimed
                 self._check_time(end)

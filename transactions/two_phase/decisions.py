@@ -29,6 +29,7 @@ from onceflow.transactions.postgres_client import (
     connected,
     psycopg,
 )
+from onceflow.transactions.sinks.sink import Steps
 
 logger: logging.Logger = logging.getLogger("onceflow.transactions.two_phase")
 
@@ -70,14 +71,18 @@ class Decisions:
                 with contextlib.suppress(TopicAlreadyExistsError):
                     admin.create_topics([new])
 
-    def resolve(self, connection: PostgresConnection) -> dict[str, bool]:
+    def resolve(
+        self, connection: PostgresConnection, steps: Steps | None = None
+    ) -> dict[str, bool]:
         """Commit or roll back what is prepared; return what was done, True for a commit.
 
         The transactional id must have been initialised before.
 
         Args:
             connection: A connection to the database that commits each statement by itself.
+            steps: Told of each that is finished, for tests.
         """
+        told = steps or Steps(None)
         in_doubt = [gid for (gid,) in connection.execute(_IN_DOUBT, (self.prefix,))]
         if not in_doubt:
             return {}
@@ -85,7 +90,8 @@ class Decisions:
         decided = {gid: note is not None and gid.encode() == note for gid in in_doubt}
         for gid, commit in decided.items():
             logger.warning("%s: %s is %s", self.key, gid, "committed" if commit else "rolled back")
-            finish(connection, gid, commit)
+            with told("resolve"):
+                finish(connection, gid, commit)
         return decided
 
 

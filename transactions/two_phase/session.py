@@ -131,7 +131,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             self._finisher.close()
             raise
         try:
-            self._decisions.resolve(self._finisher)
+            self._decisions.resolve(self._finisher, self._steps)
         except BaseException:
             self.close()
             raise
@@ -362,7 +362,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         """
         if self._unsure:
             try:
-                self._decisions.resolve(self._finisher)
+                self._decisions.resolve(self._finisher, self._steps)
             except psycopg.Error as error:
                 self._finisher.close()
                 self._finisher = self._connected()

@@ -49,10 +49,11 @@ from onceflow.transactions.sinks import Batch, JsonLines, Move, Parquet
 from onceflow.transactions.sinks.testing import FIRST
 
 folder, format, moment = sys.argv[1:]
-armed = False
+armed = False  # at the second claim, or behind it
+at_claim = moment.startswith("claim: ")
 
 def observe(found):
-    if armed and found == moment:
+    if armed and found == moment.removeprefix("claim: "):
         os.kill(os.getpid(), signal.SIGKILL)
 
 schema = pyarrow.schema([("id", pyarrow.int64()), ("text", pyarrow.string())])
@@ -61,6 +62,8 @@ if format == "json":
 else:
     sink = Parquet(folder, schema, observer=observe)
 sink.open("g")
+sink.claim([FIRST], "first")
+armed = at_claim
 entry = sink.claim([FIRST], "a")[FIRST]
 armed = True
 sink.write(Batch("a", {FIRST: Move(entry.epoch, entry.offset, 5)}, [{"id": 1, "text": "x"}]))
@@ -112,6 +115,23 @@ def test_a_killed_process_leaves_all_or_nothing(tmp_path: Path, form: str, momen
     assert len(read(tmp_path, form)) == len(parts(tmp_path)) == (1 if published else 0)
     assert staged(tmp_path) == []
     sink.close()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    "moment", [f"{when} {step}" for step in ("claim read", "claim") for when in ("before", "after")]
+)
+def test_a_process_that_is_killed_within_a_claim_has_claimed_or_not(
+    tmp_path: Path, form: str, moment: str
+) -> None:
+    program = [sys.executable, "-c", KILLED, str(tmp_path), form, f"claim: {moment}"]
+    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
+    sink = make(tmp_path, form)
+    sink.open("g")
+    entry = sink.claim([FIRST], "b")[FIRST]
+    assert (entry.epoch, entry.offset) == (3 if moment == "after claim" else 2, None)
+    sink.write(Batch("b", {FIRST: Move(entry.epoch, None, 1)}, [{"id": 1, "text": "x"}]))
+    assert len(read(tmp_path, form)) == 1
 
 
 def parts(folder: Path) -> list[str]:

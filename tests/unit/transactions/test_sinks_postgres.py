@@ -42,14 +42,17 @@ from onceflow.transactions.sinks import Batch, Move, Postgres
 from onceflow.transactions.sinks.testing import FIRST
 
 dsn, moment, key = sys.argv[1:]
-armed = False
+armed = False  # at the second claim, or behind it
+at_claim = moment.startswith("claim: ")
 
 def observe(found):
-    if armed and found == moment:
+    if armed and found == moment.removeprefix("claim: "):
         os.kill(os.getpid(), signal.SIGKILL)
 
 sink = Postgres(dsn, "rows", key=[key] if key else (), observer=observe)
 sink.open("g")
+sink.claim([FIRST], "first")
+armed = at_claim
 entry = sink.claim([FIRST], "a")[FIRST]
 armed = True
 sink.write(Batch("a", {FIRST: Move(entry.epoch, entry.offset, 5)}, [{"id": 1, "text": "x"}]))
@@ -84,6 +87,7 @@ class TestPostgres(SinkConformance):
 
 
 STEPS = ("begin", "offsets read", "rows", "offsets", "commit")
+WHEN = ("before", "after")
 
 
 @pytest.mark.parametrize("key", ["", "id"], ids=["insert", "upsert"])
@@ -97,6 +101,18 @@ def test_a_killed_process_leaves_all_or_nothing(dsn: str, moment: str, key: str)
     assert sink.claim([FIRST], "b")[FIRST].offset == (5 if stored else None)
     assert len(found(dsn)) == (1 if stored else 0)
     sink.close()
+
+
+@pytest.mark.parametrize("moment", [f"{w} {s}" for s in ("begin", "commit") for w in WHEN])
+def test_a_process_that_is_killed_within_a_claim_has_claimed_or_not(dsn: str, moment: str) -> None:
+    program = [sys.executable, "-c", KILLED, dsn, f"claim: {moment}", "id"]
+    assert subprocess.run(program, check=False).returncode == -signal.SIGKILL
+    sink = Postgres(dsn, "rows")
+    sink.open("g")
+    with contextlib.closing(sink):
+        entry = sink.claim([FIRST], "b")[FIRST]
+        assert (entry.epoch, entry.offset) == (3 if moment == "after commit" else 2, None)
+        sink.write(Batch("b", {FIRST: Move(entry.epoch, None, 1)}, [{"id": 1, "text": "x"}]))
 
 
 def written(dsn: str, key: Sequence[str], *rows: dict[str, object], table: str = "rows") -> None:
