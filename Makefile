@@ -77,7 +77,7 @@ chaos: $(READY) java ## kills: demo seeds and broker SIGKILLs (long)
 
 SPARK_CHAOS := kills lineage exactly_once batch_write transaction apps
 spark-chaos: $(READY) java ## Spark with drivers, executors, workers and brokers killed at each step (long; SEED=n)
-	@SPARK_CHAOS_SEED=$(or $(SEED),1) $(BIN)/pytest -q -m spark -p no:randomly $(SPARK_CHAOS:%=tests/integration/test_spark_%.py) $(ARGS)
+	@SPARK_CHAOS_SEED=$(or $(SEED),1) $(BIN)/pytest -q -m spark -p no:randomly $(SPARK_CHAOS:%=tests/integration/test_spark_%.py) tests/integration/test_examples_run.py $(ARGS)
 
 image: $(READY) ## the broker as a container image (needs an engine; BASE=python:3.12-slim)
 	@PYTHON=$(BIN)/python bash tools/image.sh

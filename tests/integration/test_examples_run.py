@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import subprocess
 import sys
 import threading
@@ -223,6 +224,55 @@ def test_flights_arrive_once_each_while_processes_are_killed(tmp_path: Path) -> 
     assert (tmp_path / "report.html").stat().st_size > 0
 
 
+NOTEBOOK = EXAMPLES / "spark_flights" / "flights.ipynb"
+
+
+def notebook_code() -> str:
+    """The notebook's code cells, one after another."""
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    return "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+
+
+def test_the_notebook_uses_what_the_pipeline_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Spark: each name that it takes from the pipeline exists, and the picture is drawn."""
+    monkeypatch.syspath_prepend(str(EXAMPLES.parent))
+    from examples.spark_flights import pipeline
+
+    names = {
+        node.attr
+        for node in ast.walk(ast.parse(notebook_code()))
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "pipeline"
+    }
+    assert len(names) > 8
+    assert [name for name in names if not hasattr(pipeline, name)] == []
+    drawn = pipeline.picture([(0, 5, 1.0), (5, 7, -2.0), (10, 1, 4.0)])
+    assert drawn.count("<rect") == 3
+    assert drawn.endswith("</svg>\n")
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("form", ["script", "notebook"])
+def test_flights_are_joined_to_the_weather_on_spark(form: str, tmp_path: Path) -> None:
+    if reason := spark_world.unavailable_reason():
+        pytest.skip(reason)
+    command = [sys.executable, "-m", "examples.spark_flights", "--rows", "2000"]
+    command += ["--picture", str(tmp_path / "wind.svg")]
+    if form == "notebook":
+        command = [sys.executable, "-c", notebook_code()]
+    done = subprocess.run(
+        command, cwd=EXAMPLES.parent, capture_output=True, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
+    if form == "script":
+        assert "each once; 20 came too late" in done.stdout
+        assert (tmp_path / "wind.svg").read_text().startswith("<svg")
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_takes_seven_lines_at_most(name: str) -> None:
     text = (EXAMPLES / name / "app.py").read_text()
@@ -234,9 +284,9 @@ def test_a_task_takes_seven_lines_at_most(name: str) -> None:
 
 
 def test_every_example_has_its_page_and_is_listed() -> None:
-    folders = sorted(path.name for path in EXAMPLES.iterdir() if (path / "app.py").exists())
+    folders = sorted(path.parent.name for path in EXAMPLES.glob("*/*.py"))
     listed = (EXAMPLES / "README.md").read_text()
-    assert folders == sorted(["flights", *PROCESSING, *TASKS])
+    assert {"flights", "spark_flights", *PROCESSING, *TASKS} <= set(folders)
     for name in folders:
         assert (EXAMPLES / name / "README.md").exists()
         assert f"({name}/README.md)" in listed

@@ -22,7 +22,7 @@ import pytest
 from spark_world import read_topic, spark_session, unavailable_reason, wait_until
 
 from onceflow.broker_lite import Broker
-from onceflow.processors import App, ListState, MapState, Tumbling, seconds
+from onceflow.processors import App, ListState, MapState, State, Tumbling, seconds
 from onceflow.sdk import Producer
 from onceflow.spark_integration import QueryFailedError
 
@@ -190,7 +190,7 @@ def in_any_order(found: Seen) -> Seen:
     return {where: sorted(records, key=repr) for where, records in found.items()}
 
 
-SHORT = ("task5_dead_letter", "minute_sums", "enrichment")
+SHORT = ("task5_dead_letter", "enrichment")
 """Examples that run in each test run; Spark takes some ten seconds for each."""
 
 
@@ -242,6 +242,29 @@ def test_state_and_open_windows_outlive_a_restart(spark: "SparkSession", tmp_pat
     ]
     ours, theirs = run_on_both(evolving, portions, spark, tmp_path)
     assert {topic for topic, _, _ in ours} == {"seen", "sums", "words-late"}
+    assert theirs == ours
+
+
+def swelling() -> App:
+    """Outputs that are much larger than records, with state."""
+    app = App("swelling")
+
+    @app.processor("in", to="out")
+    def swell(value: str, seen: State[int]) -> str:
+        seen.set(seen.get(0) + 1)
+        return f"{seen.get()} " + value * 30_000
+
+    return app
+
+
+@pytest.mark.chaos
+def test_state_is_right_where_a_micro_batch_is_computed_twice(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    """It is expected to be small, so the driver is to send it; it is not, so tasks do."""
+    portion: Records = {"in": [(f"k{n % 4}", b"x") for n in range(120)]}
+    ours, theirs = run_on_both(swelling, [portion, portion], spark, tmp_path, 1)
+    assert sum(map(len, ours.values())) == 240
     assert theirs == ours
 
 

@@ -96,9 +96,9 @@ def main() -> None:
 
 def run(spark: SparkSession, plan: Plan) -> None:
     """Run the plan in a session."""
-    from spark_world import finish, stream
+    from spark_world import stream
 
-    from onceflow.spark_integration import foreach_batch, partition_counts, route
+    from onceflow.spark_integration import foreach_batch, partition_counts, route, run_query
 
     options = {
         "kafka.bootstrap.servers": plan.bootstrap,
@@ -129,13 +129,12 @@ def run(spark: SparkSession, plan: Plan) -> None:
         routed = route(rows, counts, topic=plan.target, options=encoding)
         writer = routed.writeStream.format("onceflow").options(**options)
     writer = writer.option("checkpointLocation", plan.checkpoint)
-    finish(writer.trigger(availableNow=True).start())
+    # On a busy machine a Python worker of Spark may be too slow for Spark's patience.
+    run_query(writer.trigger(availableNow=True).start)
 
 
 def run_application(spark: SparkSession, plan: Plan) -> None:
     """Count the records of each key, with state, as an application of processors."""
-    from spark_world import finish
-
     app = App("counting", plan.bootstrap)
 
     @app.processor(plan.source, to=plan.target)
@@ -146,7 +145,7 @@ def run_application(spark: SparkSession, plan: Plan) -> None:
     options = {"name": plan.target, "maxOffsetsPerTrigger": str(plan.rows_per_batch)}
     options["driverRowsMax"] = "0"
     pipeline = app.to_spark(spark, checkpointLocation=plan.checkpoint, **options)
-    finish(pipeline.start(availableNow=True))
+    pipeline.run(until_end=True)
 
 
 def run_table(spark: SparkSession, plan: Plan) -> None:

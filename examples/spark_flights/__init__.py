@@ -1,0 +1,1 @@
+"""Flights joined to the weather at their hour, as a stream on Spark, published exactly once."""
