@@ -17,7 +17,6 @@ from onceflow.processors.policies import DeadLetterLimits, OnError, Retries
 from onceflow.processors.state.codec import Migration, ValueCodec
 from onceflow.processors.state.keys import Packer, Unpacker, key_packing
 from onceflow.processors.state.timed import TimedLayout
-from onceflow.processors.state.type_text import type_text
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.topic_names import TOPIC_NAME_MAX
 
@@ -212,10 +211,7 @@ def state_spec(declaration: StateDeclaration, group: str, function: str) -> Stat
         packing,
         changelog,
         shape.replace("{}", codec.text),
-        tuple(
-            shape.replace("{}", type_text(migration.from_type, what))
-            for migration in declaration.migrations
-        ),
+        tuple(shape.replace("{}", text) for text in codec.earlier),
     )
 
 

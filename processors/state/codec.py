@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 from crc32c import crc32c
@@ -42,18 +42,76 @@ class Migration:
 
     A value is converted when it is read, and stored in the new type at the next change of its key.
 
+    With ``version`` the schema of a state has numbers: 1 is the first one, and the state has one
+    more than its latest migration. Each migration then gives the next version, so that older values
+    go through several of them; and a type may stay while its meaning changes, such as from cents
+    to euros. Keep the latest migration declared, as it tells the state's version.
+
     Attributes:
         from_type: The earlier annotation.
-        convert: Converts a value of the earlier type to the new one; None decodes the stored
-            values as the new type.
+        convert: Converts a value of the earlier type to the next one; None decodes the stored
+            values as the next type.
+        version: The version that it converts; None for types that are told apart by themselves,
+            each of which is converted to the state's.
     """
 
     from_type: object
-    convert: Callable[[object], object] | None = None
+    convert: Callable[[Any], object] | None = None
+    version: int | None = None
 
     def __post_init__(self) -> None:
+        if self.version is not None and self.version < 1:
+            raise DeclarationError(f"version={self.version!r}: versions are counted from 1")
         if self.convert is not None and not callable(self.convert):
             raise DeclarationError(f"convert={self.convert!r}: must be a function, or None")
+
+
+def schema_text(kind: object, what: str, version: int | None = None) -> str:
+    """Return the structure of a type as text, with the version of the schema behind the first.
+
+    Args:
+        kind: An annotation that msgspec supports.
+        what: Name of the state, for messages.
+        version: Number of the schema; None for one without.
+
+    Raises:
+        DeclarationError: The type cannot be decoded.
+    """
+    text = type_text(kind, what)
+    return text if version in (None, 1) else f"{text} (version {version})"
+
+
+def _check_versions(migrations: Sequence[Migration], what: str) -> None:
+    """Refuse versions that do not lead from each to the next.
+
+    Raises:
+        DeclarationError: A version is missing, is given twice, or some have none.
+    """
+    versions = sorted(m.version for m in migrations if m.version is not None)
+    if not versions:
+        return
+    if len(versions) < len(migrations):
+        raise DeclarationError(f"{what}: give each of its migrations a version=, or none")
+    if versions != list(range(versions[0], versions[0] + len(versions))):
+        raise DeclarationError(
+            f"{what}: its migrations are from the versions {', '.join(map(str, versions))}; each "
+            "leads to the next one, so declare each once and leave out none between"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One migration at work.
+
+    Attributes:
+        decode: Decodes values of the earlier type.
+        convert: See ``Migration``.
+        following: The migration of the next version; None when the state's type is reached.
+    """
+
+    decode: Callable[[bytes], object]
+    convert: Callable[[Any], object] | None
+    following: _Step | None
 
 
 class ValueCodec:
@@ -66,7 +124,8 @@ class ValueCodec:
 
     Attributes:
         what: Name of the state, for messages.
-        text: The structure of the type; see ``type_text``.
+        text: The structure of the type; see ``schema_text``.
+        earlier: Those that migrations convert.
         is_atom: Whether values are numbers, text or bytes: they cannot be changed in place, so
             the open unit keeps them unencoded, and encodes them once before the commit.
         is_sized: Whether kept values have a length.
@@ -81,6 +140,7 @@ class ValueCodec:
         "_earlier",
         "_encode",
         "_lead",
+        "earlier",
         "is_atom",
         "is_sized",
         "text",
@@ -89,16 +149,30 @@ class ValueCodec:
 
     def __init__(self, kind: object, what: str, migrations: Sequence[Migration] = ()) -> None:
         self.what: str = what
-        self.text: str = type_text(kind, what)
+        _check_versions(migrations, what)
+        latest = max((m.version or 0 for m in migrations), default=0)
+        self.text: str = schema_text(kind, what, latest + 1)
+        self.earlier: tuple[str, ...] = tuple(
+            schema_text(m.from_type, what, m.version) for m in migrations
+        )
         self._encode = msgspec.msgpack.Encoder(enc_hook=model_to_mapping).encode
         self._decode = _decoder(kind, what)
         self._atom = kind if kind in (int, float, str, bytes, bool) else None
         self.is_atom: bool = self._atom is not None
         self.is_sized: bool = self._atom in (None, str, bytes)
         self._lead = _tag(self.text)
-        self._earlier = {
-            _tag(type_text(m.from_type, what)): (_decoder(m.from_type, what), m) for m in migrations
-        }
+        self._earlier: dict[bytes, _Step] = {}
+        step: _Step | None = None
+        # The latest version first: each of the others needs the one behind it.
+        for m in sorted(migrations, key=lambda each: each.version or 0, reverse=True):
+            following = step if m.version is not None else None
+            step = _Step(_decoder(m.from_type, what), m.convert, following)
+            self._earlier[_tag(schema_text(m.from_type, what, m.version))] = step
+        if len({self._lead, *self._earlier}) <= len(migrations):
+            raise DeclarationError(
+                f"{what}: two of its types cannot be told apart; leave out the migration from the "
+                "state's own type, or give each a version="
+            )
 
     @property
     def tags(self) -> frozenset[bytes]:
@@ -168,11 +242,14 @@ class ValueCodec:
                 f"{self.what}, key {key[:100]!r}: the stored value does not have the type "
                 f"{self.text}; declare a Migration from the earlier type"
             )
-        decode, migration = found
+        step: _Step | None = found
+        payload = body[2:]
         try:
-            if migration.convert is None:
-                return self._decode(body[2:])
-            return self.open(self.keep(migration.convert(decode(body[2:]))))
+            while step is not None:
+                if step.convert is not None:
+                    payload = self._encode(step.convert(step.decode(payload)))
+                step = step.following
+            return self._decode(payload)
         except Exception as error:
             raise StateTypeError(
                 f"{self.what}, key {key[:100]!r}: its migration failed: {error}"

@@ -232,6 +232,26 @@ def test_changed_type_is_refused_or_migrated(world: World, disk: str) -> None:
     assert world.cluster.values("out")[-2:] == [b"c4", b"d5"]
 
 
+@pytest.mark.parametrize("disk", ["same disk", "another disk"])
+def test_a_new_version_of_the_same_type_is_migrated_or_refused(world: World, disk: str) -> None:
+    world.run(app_of(count))
+
+    def tens(value: str, seen: State[int]) -> str:
+        seen.set(seen.get(0) + 10)
+        return f"{value}{seen.get()}"
+
+    if disk == "another disk":
+        world.state_dir = world.state_dir / "elsewhere"
+    migrations = {"seen": Migration(int, lambda n: n * 10, version=1)}  # type: ignore[operator]
+    more(world)
+    world.run(app_of(tens, name="count", migrations=migrations))
+    assert world.cluster.values("out") == [b"a1", b"b2", b"c30"]
+    more(world)
+    stops(world, app_of(count), r"int \(version 2\)|declared type int|type.*Migration")
+    world.run(app_of(tens, name="count", migrations=migrations))
+    assert world.cluster.values("out")[-1] == b"c40"
+
+
 def test_type_that_only_moved_is_the_same_type(world: World) -> None:
     world.run(app_of(total, name="count"))
     more(world)
@@ -267,6 +287,8 @@ def test_wrong_migrations_are_refused_when_declared() -> None:
             app_of(count, migrations=migrations)
     with pytest.raises(DeclarationError, match="must be a function, or None"):
         Migration(int, 5)  # type: ignore[arg-type]
+    with pytest.raises(DeclarationError, match="versions are counted from 1"):
+        Migration(int, version=0)
     with pytest.raises(DeclarationError, match="cannot decode"):
         app_of(count, migrations={"seen": Migration(complex | Total)})
 

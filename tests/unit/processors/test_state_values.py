@@ -194,6 +194,54 @@ def test_migration_that_fails_says_so(give: object) -> None:
         codec(Order, Migration(int, give)).decode(b"k", data)  # type: ignore[arg-type]
 
 
+def test_versions_lead_from_each_to_the_next() -> None:
+    """Cents became euros in version 2, and an order with a name in version 3."""
+    first = Migration(int, lambda cents: cents / 100, version=1)
+    second = Migration(float, lambda euros: Order("pen", int(euros)), version=2)
+    old, middle = codec(int), codec(float, first)
+    new = codec(Order, second, first)
+    assert middle.decode(b"k", old.encode(b"k", 500)) == 5.0
+    assert new.decode(b"k", old.encode(b"k", 500)) == Order("pen", 5)
+    assert new.decode(b"k", middle.encode(b"k", 7.0)) == Order("pen", 7)
+    kept = new.encode(b"k", new.keep(Order("ink", 1)))
+    assert new.decode(b"k", kept) == Order("ink", 1)
+    assert new.text.endswith(" (version 3)")
+    assert new.earlier == ("float (version 2)", "int")
+
+
+def test_a_version_tells_another_meaning_of_the_same_type() -> None:
+    old = codec(int).encode(b"k", 500)
+    new = codec(int, Migration(int, lambda cents: cents // 100, version=1))
+    assert new.decode(b"k", old) == 5
+    assert new.decode(b"k", new.encode(b"k", 500)) == 500
+    with pytest.raises(StateTypeError, match="declare a Migration"):
+        codec(int).decode(b"k", new.encode(b"k", 500))
+
+
+def test_what_a_version_gives_must_fit_the_next() -> None:
+    wrong = Migration(int, lambda cents: "five", version=1)
+    new = codec(Order, wrong, Migration(float, lambda euros: Order("pen", 1), version=2))
+    with pytest.raises(StateTypeError, match="its migration failed: Expected `float`"):
+        new.decode(b"k", codec(int).encode(b"k", 500))
+
+
+@pytest.mark.parametrize(
+    ("migrations", "message"),
+    [
+        ([Migration(int, version=1), Migration(str)], "give each of its migrations a version="),
+        ([Migration(int, version=1), Migration(str, version=3)], "from the versions 1, 3; each"),
+        ([Migration(int, version=2), Migration(str, version=2)], "from the versions 2, 2; each"),
+        ([Migration(float)], "two of its types cannot be told apart"),
+        ([Migration(int), Migration(int)], "two of its types cannot be told apart"),
+    ],
+)
+def test_migrations_that_lead_nowhere_are_refused(
+    migrations: list[Migration], message: str
+) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        codec(float, *migrations)
+
+
 # Keys ----------------------------------------------------------------------------------------
 
 
@@ -226,7 +274,7 @@ def test_packed_keys_sort_as_what_they_stand_for(
     def check(one: object, other: object) -> None:
         assert unpack(pack(one)) == one
         if one != other:
-            assert (pack(one) < pack(other)) == (one < other)  # type: ignore[operator]
+            assert (pack(one) < pack(other)) == (one < other)
 
     check()
 
