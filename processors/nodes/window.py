@@ -167,10 +167,15 @@ class WindowWork(PlainWork):
         exists = False
         prefix = ROW + close(key)
         until = prefix + pack_int(time_ms + frames.gap_ms + 1)
-        for row, data in list(rows.range(prefix, until)):
+        near: list[tuple[bytes, bytes, int, int]] = []
+        # Sessions of a key do not overlap: those that begin earlier also end earlier.
+        for row, data in rows.range(prefix, until, reverse=True):
             _, first_ms, end_ms = split_window_row(row)
-            if end_ms < time_ms - frames.gap_ms or frames.closes_ms(end_ms) <= now_ms:
-                continue
+            if end_ms < time_ms - frames.gap_ms:
+                break
+            if frames.closes_ms(end_ms) > now_ms:
+                near.append((row, data, first_ms, end_ms))
+        for row, data, first_ms, end_ms in reversed(near):
             accumulator = self._codec.decode(row, data)
             merged = self._merge(merged, accumulator) if exists else accumulator
             exists = True

@@ -21,6 +21,8 @@ from processor_worlds import World
 from window_models import Expected, Row, fixed, sessions
 
 from onceflow.processors import App, Hopping, Session, Tumbling, Window, milliseconds
+from onceflow.processors.nodes import window as work
+from onceflow.processors.state.timed import split_window_row
 from onceflow.processors.testing import TestDriver
 from onceflow.sdk.model.partitions import TopicPartition
 
@@ -259,3 +261,20 @@ def test_windows_survive_rebalances(tmp_path: Path, at: int, lost: bool) -> None
     world.run(make(Hopping(ms(60), ms(25), grace=ms(10)), commit_records=2))
     wanted = fixed(rows, 60, 25, 10)
     assert results(world.cluster.values("out")) == wanted.closed + wanted.closed
+
+
+def test_a_record_looks_at_the_sessions_around_it_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a key with many open sessions, as with a long grace, it does not read them all."""
+    driver = TestDriver(make(Session(ms(20), grace=ms(1_000_000))))
+    for number in range(300):
+        driver.send("in", 1, key="k", timestamp_ms=number * 100)
+    looked: list[bytes] = []
+
+    def split(row: bytes) -> tuple[bytes, int, int]:
+        looked.append(row)
+        return split_window_row(row)
+
+    monkeypatch.setattr(work, "split_window_row", split)
+    for time_ms in (29_900, 15_010, 15_050, 0):
+        driver.send("in", 1, key="k", timestamp_ms=time_ms)
+    assert len(looked) <= 4 * 2
