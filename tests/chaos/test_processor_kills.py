@@ -1,10 +1,11 @@
-"""Goal: applications count exactly once while their workers and the broker are killed, frozen and
-restarted, and no worker ends by itself.
+"""Goal: applications give exactly what their input says while their workers and the brokers are
+killed, frozen and restarted, and no worker ends by itself.
 
-Method: three worker processes count by key, with handlers that fail for a while, against a broker
-process; a producer goes on writing. Something happens every moment, drawn from a printed seed
-(ONCEFLOW_CHAOS_SEED repeats it). Afterwards the committed output holds, for each key, every count
-once, which a dictionary over the input says too.
+Method: three worker processes of one application (``processor_chaos``: counts, windows, joins,
+parked retries, overlapping calls, a sink), with handlers that fail for a while, against our broker
+and against three nodes of Apache Kafka; a producer goes on writing. Something happens every moment,
+drawn from a printed seed (ONCEFLOW_CHAOS_SEED repeats it). Afterwards the committed outputs are
+those of plain dictionaries over the input, each once.
 """
 
 from __future__ import annotations
@@ -14,142 +15,183 @@ import os
 import random
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import real_kafka
+from processor_chaos import HEAD, KINDS, MODELS, PROGRAMS, TAIL, Feeder, prepare, results, topics
 from processor_processes import Worker, read_all, wait_for, workers_in
+from real_kafka_cluster import NODES, ApacheKafkaCluster
 from stock_daemon import StockDaemon
 
-from onceflow.sdk import Admin, NewTopic, Producer
+from onceflow.sdk import Admin
 
-PARTITIONS, KEYS, WORKERS = 6, 40, 3
+WORKERS = 3
+TROUBLES, TROUBLES_OF_NODES = 20, 8
+PROTOCOLS = ("classic", "consumer")
 
-PROGRAM = """
-import logging, random, sys
-from onceflow.processors import App, Retries, State
-
-bootstrap, directory, protocol = sys.argv[1:4]
-logging.basicConfig(level=logging.INFO)
-app = App(
-    "counter",
-    bootstrap,
-    state_dir=directory,
-    commit_interval_ms=100,
-    aborts_max=1_000,
-    consumer_settings={"group_protocol": protocol} if protocol == "consumer" else {},
-)
-failed = set()
-
-@app.processor("in", to="out", retries=Retries(3, backoff_ms=200, only=(LookupError,)))
-def count(value: bytes, seen: State[int]) -> bytes:
-    seen.set(seen.get(0) + 1)
-    if random.random() < 0.01 and value not in failed:
-        failed.add(value)
-        raise LookupError("for a while")
-    return b"%s:%d" % (value, seen.get(0))
-
-app.run()
-"""
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[StockDaemon]:
-    daemon = StockDaemon(tmp_path / "broker")
-    daemon.start()
-    yield daemon
-    daemon.kill()
+Pause = threading.Event
 
 
 def seed_of_this_run() -> int:
     return int(os.environ.get("ONCEFLOW_CHAOS_SEED") or random.randrange(1_000_000))
 
 
-class Feeder(threading.Thread):
-    """Writes keys in turn until it is stopped."""
+class Run:
+    """One run.
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__()
+    Args:
+        kind: The application.
+        protocol: Of its group.
+        bootstrap: The brokers.
+        hurt: Does something to a broker.
+        chance: Decides.
+        directory: For programs, logs and state.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        protocol: str,
+        bootstrap: str,
+        hurt: Callable[[], None],
+        chance: random.Random,
+        directory: Path,
+    ) -> None:
+        self.kind = kind
+        self.protocol = protocol
         self.bootstrap = bootstrap
-        self.stopping = threading.Event()
-        self.counts: collections.Counter[bytes] = collections.Counter()
+        self.hurt = hurt
+        self.chance = chance
+        self.directory = directory
+        self.database = directory / "found.db"
+        self.feeder = Feeder(kind, bootstrap)
+        self.processes = 0
 
-    def run(self) -> None:
-        chance = random.Random(1)
-        with Producer(bootstrap_servers=self.bootstrap, delivery_timeout_ms=120_000) as producer:
-            while not self.stopping.wait(0.02):
-                for _ in range(chance.randrange(1, 40)):
-                    key = b"k%d" % chance.randrange(KEYS)
-                    self.counts[key] += 1
-                    producer.send("in", key, key=key)
-            producer.flush(120_000)
+    def go(self, replicas: int, troubles: int) -> None:
+        """Run it, and compare."""
+        with Admin(bootstrap_servers=self.bootstrap) as admin:
+            admin.create_topics(topics(replicas))
+        prepare(self.kind, self.bootstrap, self.database)
+        with workers_in(self.directory) as workers:
+            program = HEAD + PROGRAMS[self.kind] + TAIL
+
+            def start(place: int) -> Worker:
+                disk = str(self.directory / f"disk-{place}")
+                arguments = (self.bootstrap, disk, self.protocol, str(self.database))
+                return workers.start(program, *arguments)
+
+            running = [start(place) for place in range(WORKERS)]
+            self.feeder.start()
+            try:
+                for _ in range(troubles):
+                    Pause().wait(self.chance.uniform(0.1, 1.5))
+                    self._trouble(running, start)
+                    ended = [w for w in running if w.process.poll() is not None]
+                    assert not ended, ended[0].output()[-3_000:]
+            finally:
+                self.feeder.stopping.set()
+                self.feeder.join()
+            wanted = MODELS[self.kind](self.feeder.fed)
+            wait_for(lambda: len(self._found()) >= len(wanted), f"{len(wanted)} results", 180)
+            for worker in running:
+                assert worker.stop(60) == 0, worker.output()[-3_000:]
+            self.processes = len(workers.all)
+        found, expected = collections.Counter(self._found()), collections.Counter(wanted)
+        assert (found - expected, expected - found) == ({}, {})
+        assert read_all(self.bootstrap, "late") == []
+
+    def _found(self) -> list[object]:
+        found = results(self.kind, self.bootstrap, self.database)
+        return [each for each in found if each[0] != b"end" and each[2] != b"end"]
+
+    def _trouble(self, running: list[Worker], start: Callable[[int], Worker]) -> None:
+        """One thing that goes wrong."""
+        place = self.chance.randrange(len(running))
+        worker = running[place]
+        match self.chance.choice(("kill", "kill", "freeze", "stop", "broker")):
+            case "kill":
+                worker.kill()
+                running[place] = start(place)
+            case "freeze":
+                worker.signal(signal.SIGSTOP)
+                Pause().wait(self.chance.choice((0.3, 2.0)))
+                worker.signal(signal.SIGCONT)
+            case "stop":
+                # Before it is there, a signal ends the interpreter.
+                wait_for(
+                    lambda: any(sign in worker.output() for sign in ("producer id", "assigned")),
+                    "a worker at work",
+                    120,
+                )
+                number = self.chance.choice((signal.SIGTERM, signal.SIGINT))
+                assert worker.stop(60, number) == 0, worker.output()[-3_000:]
+                running[place] = start(place)
+            case "broker":
+                self.hurt()
 
 
-def trouble(chance: random.Random, daemon: StockDaemon, running: list[Worker], start) -> None:  # type: ignore[no-untyped-def]
-    """One thing that goes wrong."""
-    place = chance.randrange(len(running))
-    worker = running[place]
-    match chance.choice(("kill", "kill", "freeze", "stop", "broker")):
-        case "kill":
-            worker.kill()
-            running[place] = start(place)
-        case "freeze":
-            worker.signal(signal.SIGSTOP)
-            threading.Event().wait(chance.choice((0.3, 2.0)))
-            worker.signal(signal.SIGCONT)
-        case "stop":
-            # Before it is there, a signal ends the interpreter.
-            wait_for(lambda: "producer id" in worker.output(), "a worker at work")
-            number = chance.choice((signal.SIGTERM, signal.SIGINT))
-            assert worker.stop(60, number) == 0, worker.output()[-3_000:]
-            running[place] = start(place)
-        case "broker":
-            daemon.kill()
-            threading.Event().wait(chance.choice((0.0, 1.0)))
-            daemon.start()
+def tell(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    with capsys.disabled():
+        print(f"\n{text}", flush=True)
 
 
 @pytest.mark.chaos
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_counts_are_exact(
-    protocol: str, daemon: StockDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_are_exact(
+    kind: str, protocol: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seed = seed_of_this_run()
-    with capsys.disabled():
-        print(f"\nONCEFLOW_CHAOS_SEED={seed}", flush=True)
+    tell(capsys, f"ONCEFLOW_CHAOS_SEED={seed} {kind} {protocol}")
     chance = random.Random(seed)
-    address = daemon.bootstrap_servers
-    with Admin(bootstrap_servers=address) as admin:
-        admin.create_topics([NewTopic("in", PARTITIONS, 1), NewTopic("out", PARTITIONS, 1)])
-    feeder = Feeder(address)
-    with workers_in(tmp_path) as workers:
+    daemon = StockDaemon(tmp_path / "broker")
+    daemon.start()
 
-        def start(place: int) -> Worker:
-            return workers.start(PROGRAM, address, str(tmp_path / f"disk-{place}"), protocol)
+    def hurt() -> None:
+        daemon.kill()
+        Pause().wait(chance.choice((0.0, 1.0)))
+        daemon.start()
 
-        running = [start(place) for place in range(WORKERS)]
-        feeder.start()
-        for _ in range(20):
-            threading.Event().wait(chance.uniform(0.1, 1.5))
-            trouble(chance, daemon, running, start)
-            ended = [w for w in running if w.process.poll() is not None]
-            assert not ended, ended[0].output()[-3_000:]
-        feeder.stopping.set()
-        feeder.join()
-        total = sum(feeder.counts.values())
-        check_all_is_done(address, total)
-        for worker in running:
-            assert worker.stop(60) == 0, worker.output()[-3_000:]
-    found = collections.Counter(record.value for record in read_all(address, "out"))
-    wanted = {b"%s:%d" % (k, n) for k, count in feeder.counts.items() for n in range(1, count + 1)}
-    assert found == collections.Counter(wanted)
-    with capsys.disabled():
-        print(f"{protocol}: {total} records, {len(workers.all)} processes", flush=True)
+    try:
+        run = Run(kind, protocol, daemon.bootstrap_servers, hurt, chance, tmp_path)
+        run.go(1, TROUBLES)
+    finally:
+        daemon.kill()
+    tell(
+        capsys,
+        f"{kind} {protocol}: {len(run.feeder.fed.values)} records, {run.processes} processes",
+    )
 
 
-def check_all_is_done(address: str, total: int) -> None:
-    def done() -> bool:
-        return len(read_all(address, "out")) >= total
+@pytest.mark.chaos
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_are_exact_on_three_nodes(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Leaders are killed; the group's protocol is drawn."""
+    if reason := real_kafka.unavailable_reason():
+        pytest.skip(f"Apache Kafka cannot run here: {reason}")
+    seed = seed_of_this_run()
+    chance = random.Random(seed)
+    protocol = chance.choice(PROTOCOLS)
+    tell(capsys, f"ONCEFLOW_CHAOS_SEED={seed} {kind} {protocol}, three nodes")
+    with ApacheKafkaCluster(tmp_path / "cluster") as cluster:
 
-    wait_for(done, f"{total} outputs", 120)
+        def hurt() -> None:
+            leader = cluster.leader("in", chance.randrange(6))
+            node = next(node for node in cluster.nodes if node.number == leader)
+            node.stop(kill=True)
+            Pause().wait(chance.choice((0.0, 4.0)))
+            node.spawn()
+            cluster.wait_complete()
+
+        run = Run(kind, protocol, cluster.bootstrap_servers, hurt, chance, tmp_path)
+        run.go(NODES, TROUBLES_OF_NODES)
+    tell(
+        capsys,
+        f"{kind} {protocol}: {len(run.feeder.fed.values)} records, {run.processes} processes",
+    )
