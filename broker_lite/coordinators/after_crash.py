@@ -1,10 +1,10 @@
-"""What a start after a crash makes of the coordinators' state: nothing that was lost is believed.
+"""Repairs the coordinators' state at a start after a crash.
 
-A process that dies leaves everything it wrote. When the machine loses power with durability
-``kafka``, any file may have lost its end, each another one: a transaction may be known to its
-coordinator and its records gone, or the contrary; an epoch may have been given to somebody whom no
-log remembers. What was acknowledged before may be gone then, but what is acknowledged from now on
-holds. So identities of before end, and so do transactions that were not decided.
+After a process died, all its writes are there. After a power loss with durability ``kafka``, each
+file may have lost its end: the coordinator may know a transaction whose records are lost, or the
+log may hold records of a transaction that the coordinator lost; a producer may use an epoch that no
+log holds. Acknowledged data may be lost then, but data acknowledged from now on must be safe. So
+the start ends all earlier producer ids, and aborts all undecided transactions.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators")
 
 
 def mend(state: LoadedParts, now_ms: int) -> None:
-    """Bring groups and transactions, as they were read, to where nothing is given out twice.
+    """Repair groups and transactions, so that no epoch and no generation is given out twice.
 
     Args:
-        state: The broker; its coordinators have read their topics and finished nothing yet.
+        state: The broker; its coordinators have read their topics, but finished no transaction.
         now_ms: Wall milliseconds.
 
     Raises:
-        OSError: The disk does not take what has to be written. Nobody may be served before it does.
+        OSError: The repair could not be written; the broker must not serve requests.
     """
     try:
         _mend_transactions(state, now_ms)
@@ -45,10 +45,10 @@ def mend(state: LoadedParts, now_ms: int) -> None:
 
 
 def _mend_transactions(state: LoadedParts, now_ms: int) -> None:
-    """End identities that may have been given twice, and transactions that nobody can end.
+    """End producer ids whose epoch may be in use twice, and transactions that have no coordinator.
 
-    Where the power was lost, every identity may have been: the epoch after it was given to somebody
-    else, and no log says so. Otherwise those are lost of which some log knows a later epoch.
+    After a power loss that may be any producer id: the log may have lost a later epoch that a
+    producer already uses. Otherwise it is only those of which a log has a later epoch.
     """
     transactions, power_lost = state.transactions, state.log_manager.power_lost
     epochs = _known_producer_epochs(state)
@@ -61,7 +61,7 @@ def _mend_transactions(state: LoadedParts, now_ms: int) -> None:
 
 
 def _known_producer_epochs(state: LoadedParts) -> dict[int, int]:
-    """The greatest epoch of each producer that any log remembers."""
+    """Return the greatest epoch of each producer id in any log."""
     epochs: dict[int, int] = {}
     for topic in state.topics:
         for log in topic.partitions:
@@ -72,15 +72,15 @@ def _known_producer_epochs(state: LoadedParts) -> dict[int, int]:
 
 
 def abort_hanging(state: LoadedParts, now_ms: int) -> None:
-    """End the open transactions that the transaction coordinator does not know.
+    """Abort the open transactions that the transaction coordinator does not know.
 
-    A power loss may keep the records of a transaction and lose that it was begun. Nobody could end
-    it: it would hold back readers, and become part of the next transaction of its producer. The
-    marker raises the epoch: a producer that lives and sends the same records again, because it
-    had no answer, would be told under its old one that they are there, and they are aborted.
+    A power loss may keep the records of a transaction and lose its begin. No client could end such
+    a transaction: it would hold back readers, and its records would join the next transaction of
+    its producer. The marker raises the epoch. Otherwise a producer that repeats records without an
+    answer would get the answer that they are stored, although they are aborted.
 
     Raises:
-        OSError: The disk does not take a marker.
+        OSError: A marker could not be written.
     """
     for topic in state.topics:
         for index, log in enumerate(topic.partitions):
@@ -110,10 +110,10 @@ def abort_hanging(state: LoadedParts, now_ms: int) -> None:
 
 
 def _mend_groups(state: LoadedParts, now_ms: int) -> None:
-    """Let no generation come twice, and no offset stand behind the end of its log.
+    """Raise generations, and move committed offsets beyond the end of a log back to it.
 
-    A consumer that does not name leader epochs would skip what is written up to there later. One
-    that does is told that the log lost its end.
+    Otherwise a consumer without leader epochs would skip records that are later written up to its
+    offset. A consumer with leader epochs gets an error that the log lost its end.
     """
     power_lost, topics = state.log_manager.power_lost, state.topics
     admin = state.groups.admin

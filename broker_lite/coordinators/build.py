@@ -1,7 +1,4 @@
-"""How the two coordinators of a broker are put together from its settings, topics and timers.
-
-It decides nothing about groups or transactions; it names which part gets what.
-"""
+"""Makes the two coordinators of a broker from its settings, topics and timers."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators")
 
 
 class Parts(Protocol):
-    """The parts of a broker that its coordinators are made of."""
+    """The parts of a broker that its coordinators need."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -43,7 +40,7 @@ class Parts(Protocol):
 
     @property
     def dynamic_config(self) -> DynamicConfig:
-        """Settings that were changed at run time."""
+        """Settings that can change at run time."""
         ...
 
     @property
@@ -63,7 +60,7 @@ class Parts(Protocol):
 
     @property
     def timers(self) -> Timers:
-        """Everything that happens later."""
+        """Timers of the broker."""
         ...
 
     @property
@@ -73,7 +70,7 @@ class Parts(Protocol):
 
 
 class LoadedParts(Parts, Protocol):
-    """The same with the coordinators made."""
+    """The parts of a broker, with its coordinators."""
 
     @property
     def groups(self) -> GroupCoordinator:
@@ -87,7 +84,7 @@ class LoadedParts(Parts, Protocol):
 
 
 def group_settings(config: BrokerConfig) -> GroupSettings:
-    """Settings of the group coordinator, from the broker's."""
+    """Return the settings of the group coordinator, from the broker's."""
     return GroupSettings(
         min_session_timeout_ms=config.group_min_session_timeout_ms,
         max_session_timeout_ms=config.group_max_session_timeout_ms,
@@ -108,7 +105,7 @@ def group_settings(config: BrokerConfig) -> GroupSettings:
 
 
 def transaction_settings(config: BrokerConfig) -> TransactionSettings:
-    """Settings of the transaction coordinator, from the broker's."""
+    """Return the settings of the transaction coordinator, from the broker's."""
     return TransactionSettings(
         max_timeout_ms=config.transaction_max_timeout_ms,
         id_expiration_ms=config.transactional_id_expiration_ms,
@@ -141,10 +138,10 @@ def _producer_ids(state: Parts) -> ProducerIds:
 
 
 def load(state: LoadedParts, now_ms: int) -> None:
-    """Let new coordinators go on from what the logs hold.
+    """Load the state of new coordinators from the logs.
 
     Args:
-        state: The broker, with its coordinators made.
+        state: The broker, with its coordinators.
         now_ms: Wall milliseconds of the start.
     """
     groups, transactions = state.groups, state.transactions
@@ -175,7 +172,7 @@ def build_coordinators(state: Parts) -> tuple[GroupCoordinator, TransactionCoord
         state: The broker.
 
     Raises:
-        DataFolderError: The note of the producer ids that were given out cannot be read.
+        DataFolderError: The file with the last producer id cannot be read.
     """
     for_groups, for_transactions = group_settings(state.config), transaction_settings(state.config)
     topics, flush = state.topics, state.log_manager.shared_flush

@@ -1,8 +1,8 @@
-"""Which partition of an internal topic a group or a transactional id belongs to.
+"""Finds the partition of an internal topic for a group or a transactional id.
 
-The rule is Kafka's and is visible to tools that read the internal topics: Java's
-``String.hashCode`` (31-multiplier over UTF-16 code units, 32-bit wrap), its absolute value with
-``abs(MIN_INT) == 0``, modulo the number of partitions. Nothing else is decided here.
+The rule is Kafka's, and tools that read the internal topics rely on it: Java's ``String.hashCode``
+(multiplier 31 over UTF-16 code units, 32-bit wrap), its absolute value with ``abs(MIN_INT) == 0``,
+modulo the number of partitions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import lru_cache
 
 
 def java_string_hash(text: str) -> int:
-    """Java's ``String.hashCode`` of ``text`` as a signed 32-bit number.
+    """Return Java's ``String.hashCode`` of a text as a signed 32-bit number.
 
     Args:
         text: Any string; characters above U+FFFF count as two UTF-16 code units (trap 51).
@@ -26,7 +26,7 @@ def java_string_hash(text: str) -> int:
 
 @lru_cache(maxsize=4096)
 def coordinator_partition(key: str, partition_count: int) -> int:
-    """Partition of the internal topic that holds ``key``.
+    """Return the partition of the internal topic for a key.
 
     Args:
         key: Group id or transactional id.

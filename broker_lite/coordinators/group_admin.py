@@ -1,7 +1,6 @@
-"""Administration of groups: describing, listing, deleting, and the expiry of offsets.
+"""Administration of groups: describes, lists and deletes them, and expires offsets.
 
-It reads what the coordinator keeps and removes what is no longer used. Who may ask is checked by
-the handlers.
+The handlers check the caller's rights before.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
 SKIPPED_GENERATIONS = 10_000
-"""More rebalances than a group has between two moments at which the system writes its files."""
+"""More rebalances than a group can have between two writes of the system's file cache."""
 
 GENERATION_MAX = 2**31 - 1 - SKIPPED_GENERATIONS
 
@@ -50,7 +49,7 @@ class MemberDescription(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """One group as DescribeGroups shows it; a group that is not there is Dead."""
+    """One group as DescribeGroups shows it; an unknown group is Dead."""
 
     error_code: ErrorCode
     group_id: str
@@ -96,7 +95,7 @@ class GroupAdmin:
         self._steps = steps
 
     def describe(self, group_id: str) -> GroupDescription:
-        """Members and state of a group; subscriptions only while it is stable, as in Kafka."""
+        """Return members and state of a group; subscriptions only while it is stable, as Kafka."""
         group = self._table.get(group_id)
         if group is None:
             return GroupDescription(
@@ -131,7 +130,7 @@ class GroupAdmin:
     def list_groups(
         self, state_filters: Collection[str] = (), type_filters: Collection[str] = ()
     ) -> list[GroupListing]:
-        """Groups whose state and type are asked for; empty filters let all pass.
+        """Return the groups that pass the filters; an empty filter lets all pass.
 
         Names in filters are compared without regard to case (KIP-518, KIP-848).
         """
@@ -156,7 +155,7 @@ class GroupAdmin:
         ]
 
     def describe_consumer(self, group_id: str) -> ConsumerDescription | None:
-        """A consumer group with all that is known of it; None when there is none of that name."""
+        """Return a consumer group with its details; None if there is no such group."""
         group = self._table.get_consumer(group_id)
         if group is None:
             return None
@@ -220,22 +219,22 @@ class GroupAdmin:
         return ErrorCode.NONE
 
     def on_topics_deleted(self, topics: Iterable[str], now_ms: int) -> None:
-        """Offsets of deleted topics go, so that a topic made anew under the name starts fresh."""
+        """Delete the offsets of deleted topics, so that a new topic of the name has none."""
         gone = set(topics)
         self._forget_topics(lambda topic: topic in gone, now_ms)
 
     def forget_missing_topics(self, exists: Callable[[str], bool], now_ms: int) -> None:
-        """Offsets go whose topics do not exist: the process died while they were deleted."""
+        """Delete the offsets of missing topics, after the process died during a deletion."""
         self._forget_topics(lambda topic: not exists(topic), now_ms)
 
     def skip_generations(self, now_ms: int) -> None:
-        """Go far ahead with the generations of classic groups, after a power loss.
+        """Raise the generations of classic groups far, after a power loss.
 
-        Later ones may have been lost. A static member that sleeps since then would otherwise find
-        its generation again, with another assignment.
+        Later generations may be lost. Without this, a static member that slept through the crash
+        could meet its generation again, with another assignment.
 
         Raises:
-            StateLogError: It could not be written.
+            StateLogError: The write failed.
         """
         for group in self._table.classic():
             if group.generation_id:

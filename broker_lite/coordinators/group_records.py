@@ -1,8 +1,8 @@
 """Records of ``__consumer_offsets`` in Kafka's layout: offset commits and group metadata.
 
-Encoding and decoding only. Offset values are written as version 3 (version 1 when the client gave
-an expiry), group values as version 3, and every version that Kafka ever wrote is read; records of
-other kinds of groups are passed over.
+Offset values are written as version 3 (version 1 if the client gave an expiry), group values as
+version 3. All versions that Kafka ever wrote are read; records of other kinds of groups are
+skipped.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def _value_version(data: bytes, known: tuple[int, int], what: str) -> int:
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | ConsumerKey | None:
-    """What a record is about; None for record types of other kinds of groups.
+    """Return the key of a record; None for record types of other kinds of groups.
 
     Raises:
-        RemoteProtocolError: The bytes are not the key that they say they are.
+        RemoteProtocolError: The bytes do not fit the record type.
     """
     record_type = read_version(data)
     if record_type in OFFSET_KEY_TYPES:
@@ -89,7 +89,7 @@ def _group_key(group_id: str) -> bytes:
 
 
 def offset_record(group_id: str, partition: TopicPartition, offset: CommittedOffset) -> KeyValue:
-    """The record of one committed offset."""
+    """Return the record of one committed offset."""
     value = OffsetCommitValue(
         offset=offset.committed_offset,
         metadata=offset.committed_metadata,
@@ -108,16 +108,16 @@ def offset_record(group_id: str, partition: TopicPartition, offset: CommittedOff
 
 
 def offset_tombstone(group_id: str, partition: TopicPartition) -> KeyValue:
-    """The record that removes an offset."""
+    """Return the tombstone of an offset."""
     return KeyValue(_offset_key(group_id, partition), None)
 
 
 def decode_offset(data: bytes, log_offset: int) -> CommittedOffset:
-    """The offset in a record's value.
+    """Return the offset in a record's value.
 
     Args:
         data: The value.
-        log_offset: Where the record stands in the log.
+        log_offset: Offset of the record in the log.
 
     Raises:
         RemoteProtocolError: The bytes are no offset value of a known version.
@@ -136,11 +136,11 @@ def decode_offset(data: bytes, log_offset: int) -> CommittedOffset:
 
 
 def group_record(group: ClassicGroup, assignments: dict[str, bytes] | None = None) -> KeyValue:
-    """The record of a group's generation.
+    """Return the record of a group's generation.
 
     Args:
         group: The group; its members are written with the current strategy's subscription.
-        assignments: By member id, to be written in place of the members' own.
+        assignments: By member id, in place of the members' own assignments.
     """
     value = GroupMetadataValue(
         protocol_type=group.protocol_type or "",
@@ -170,7 +170,7 @@ def group_record(group: ClassicGroup, assignments: dict[str, bytes] | None = Non
 
 
 def group_tombstone(group_id: str) -> KeyValue:
-    """The record that removes a group."""
+    """Return the tombstone of a group."""
     return KeyValue(_group_key(group_id), None)
 
 
@@ -186,10 +186,10 @@ class StoredGroup(NamedTuple):
 
 
 def decode_group(data: bytes) -> StoredGroup:
-    """The generation in a record's value.
+    """Return the generation in a record's value.
 
     Raises:
-        RemoteProtocolError: The bytes are no group value of a known version.
+        RemoteProtocolError: The bytes are not a group value of a known version.
     """
     version = _value_version(data, GroupMetadataValue.versions, "group metadata value")
     value, _ = GroupMetadataValue.decode(data, version, VERSION_SIZE)

@@ -1,8 +1,7 @@
-"""All groups of the broker, kept in step with ``__consumer_offsets``.
+"""All groups of the broker, in memory and in ``__consumer_offsets``.
 
-Every change is written to the log before it shows in memory; a reload replays the log in order,
-with the offsets of a transaction pending until its marker is read. What is to be written is
-decided by the callers.
+Each change is written to the log before it is made in memory. A reload replays the log in order;
+offsets of a transaction are pending until its marker is read. The callers decide what to write.
 """
 
 from __future__ import annotations
@@ -73,39 +72,39 @@ class GroupTable:
         return [group for group in self._groups.values() if isinstance(group, ConsumerGroup)]
 
     def find(self, group_id: str) -> Group | None:
-        """The group of either protocol, None when there is none of that name."""
+        """Return the group of either protocol; None if there is no such group."""
         return self._groups.get(group_id)
 
     def get(self, group_id: str) -> ClassicGroup | None:
-        """The classic group, None when there is none of that name."""
+        """Return the classic group; None if there is no such group."""
         group = self._groups.get(group_id)
         return group if isinstance(group, ClassicGroup) else None
 
     def get_consumer(self, group_id: str) -> ConsumerGroup | None:
-        """The consumer group, None when there is none of that name."""
+        """Return the consumer group; None if there is no such group."""
         group = self._groups.get(group_id)
         return group if isinstance(group, ConsumerGroup) else None
 
     def get_or_create(self, group_id: str) -> ClassicGroup:
-        """The classic group; a new one lives in memory until something of it is written."""
+        """Return the classic group; a new one is only in memory until something is written."""
         group = self.find_or_create(group_id)
         assert isinstance(group, ClassicGroup), f"{group_id} is a consumer group"
         return group
 
     def find_or_create(self, group_id: str) -> Group:
-        """The group of either protocol; a new one is classic, and made as by `get_or_create`."""
+        """Return the group of either protocol; a new one is as by `get_or_create`."""
         group = self._groups.get(group_id)
         if group is None:
             group = self._groups[group_id] = ClassicGroup(group_id)
         return group
 
     def discard(self, group: Group) -> None:
-        """Forget a group of which nothing is on record."""
+        """Forget a group that was never written."""
         if self._groups.get(group.group_id) is group:
             del self._groups[group.group_id]
 
     def partition_for(self, group_id: str) -> int:
-        """Partition of ``__consumer_offsets`` that the group belongs to (trap 51)."""
+        """Return the partition of ``__consumer_offsets`` for a group (trap 51)."""
         return coordinator_partition(group_id, self._log.partition_count)
 
     # --- writing
@@ -121,7 +120,7 @@ class GroupTable:
         self._append(group.group_id, [group_record(group, assignments)], now_ms)
 
     def write_draft(self, draft: GroupDraft, now_ms: int) -> None:
-        """Write the changes of a consumer group in one batch; then they count.
+        """Write the changes of a consumer group in one batch, then make them in memory.
 
         Raises:
             StateLogError: Nothing was written, and nothing changed.
@@ -137,7 +136,7 @@ class GroupTable:
     def write_downgrade(
         self, group: ConsumerGroup, successor: ClassicGroup, now_ms: int, *, with_members: bool
     ) -> None:
-        """Write the end of a consumer group and the classic group that takes its place.
+        """Write the end of a consumer group and the classic group that replaces it.
 
         Raises:
             StateLogError: Nothing was written, and nothing changed.
@@ -159,7 +158,7 @@ class GroupTable:
         producer_id: int = NO_PRODUCER_ID,
         producer_epoch: int = NO_PRODUCER_EPOCH,
     ) -> None:
-        """Write offsets, then show them; those of a producer wait for its marker.
+        """Write offsets, then make them visible; those of a transaction wait for its marker.
 
         Raises:
             StateLogError: Nothing was written.

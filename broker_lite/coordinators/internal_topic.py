@@ -1,8 +1,8 @@
-"""The coordinators' storage on partition logs: internal topics, markers' targets, producer ids.
+"""Stores the coordinators' state on partition logs: internal topics, markers, producer ids.
 
-The only module here that knows record batches and the log. It turns keys and values into batches
-and back, and the log's refusals into what a coordinator's client is to be told. An internal topic
-is created by its first record, as in Kafka.
+No other module of the coordinators uses record batches and logs. It converts keys and values to
+batches and back, and the log's errors to the codes that a coordinator's clients expect. The first
+record creates an internal topic, as in Kafka.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.topics import TopicRegistry
 
 LOAD_READ_BYTES = 1024 * 1024
-"""Bytes read at once while an internal topic is reloaded."""
+"""Bytes of one read while an internal topic is reloaded."""
 
 _CLIENT_CODES = {
     ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
-"""The log's refusals that clients of a coordinator know by another name."""
+"""Error codes of the log for which a coordinator's clients expect another code."""
 
 
 class InternalTopicLog:
@@ -56,7 +56,7 @@ class InternalTopicLog:
         Args:
             topics: Topics of the broker.
             name: Name of the internal topic.
-            default_partition_count: Partitions that it will get when it is not there yet.
+            default_partition_count: Its partition count, if it does not exist yet.
         """
         self._topics = topics
         self._name = name
@@ -64,15 +64,15 @@ class InternalTopicLog:
 
     @property
     def partition_count(self) -> int:
-        """Partitions of the topic, or those it will be created with."""
+        """Partition count of the topic, or the one that it will be created with."""
         topic = self._topics.get(self._name)
         return self._default_partition_count if topic is None else len(topic.partitions)
 
     def prepare(self, now_ms: int) -> None:
-        """Give a topic that no record was ever written to all of its partitions.
+        """Make the missing partitions of a topic without records.
 
-        The process may have died while it made them. A topic with records keeps its number, since
-        the number decides where a key belongs.
+        The process may have died while it made them. A topic with records keeps its partition
+        count, which decides the partition of each key.
 
         Raises:
             DataFolderError: A partition cannot be made.

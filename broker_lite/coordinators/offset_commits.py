@@ -1,8 +1,8 @@
-"""Committing and fetching offsets of groups, plain and inside transactions.
+"""Commits and fetches offsets of groups, plain and within transactions.
 
 It decides who may commit (generation and member checks, KIP-447) and what a fetch shows while a
-transaction is open. Whether topics exist and whether a producer may write under a transactional id
-is checked by the handlers before.
+transaction is open. The handlers check before whether topics exist, and whether a producer may use
+the transactional id.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class OffsetToCommit(NamedTuple):
 
 
 class Committer(NamedTuple):
-    """Who commits.
+    """The sender of a commit.
 
     Attributes:
         group_id: Group whose offsets are committed.
@@ -55,12 +55,12 @@ class Committer(NamedTuple):
 
     @property
     def is_member(self) -> bool:
-        """True when the committer claims membership, which is then checked."""
+        """Whether the committer claims to be a member, which is then checked."""
         return self.generation_id >= 0 or bool(self.member_id) or self.group_instance_id is not None
 
 
 class FetchedOffset(NamedTuple):
-    """Answer of OffsetFetch for one partition; offset -1 when there is none."""
+    """Answer of OffsetFetch for one partition; offset -1 if none is committed."""
 
     error_code: ErrorCode = ErrorCode.NONE
     committed_offset: int = -1
@@ -73,7 +73,7 @@ _UNSTABLE = FetchedOffset(ErrorCode.UNSTABLE_OFFSET_COMMIT)
 
 
 def _java_length(text: str) -> int:
-    """Length as Kafka counts it: characters above U+FFFF are two."""
+    """Return the length as Kafka counts it: characters above U+FFFF count as two."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
@@ -118,8 +118,8 @@ class OffsetCommits:
         """Commit offsets at once.
 
         Args:
-            committer: Who commits.
-            offsets: What, for partitions that exist.
+            committer: The sender of the commit.
+            offsets: The offsets, of partitions that exist.
             now_ms: Wall milliseconds.
             retention_ms: How long the client wants them kept (OffsetCommit below 5), -1 for the
                 broker's rule.
