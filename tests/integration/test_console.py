@@ -7,6 +7,7 @@ conformance`; transactions are committed, aborted and left open.
 from __future__ import annotations
 
 import http.client
+import json
 import re
 import subprocess
 import sys
@@ -20,8 +21,11 @@ from consumer_worlds import fresh, make_topic
 from real_kafka import free_ports
 
 from onceflow.broker_lite import Broker
+from onceflow.console.server import Writing
+from onceflow.console.workers import Workers
 from onceflow.processors.policies import dead_letter_headers
 from onceflow.sdk import Consumer, ConsumerRecord, Producer
+from onceflow.sdk.errors import ConfigError, SerializationError
 
 
 @pytest.fixture(scope="module")
@@ -277,3 +281,64 @@ def test_the_command_serves_by_each_name(broker: Broker, host: str, asked: str) 
             connection.close()
         finally:
             process.terminate()
+
+
+def test_nothing_is_changed_without_the_switch_and_the_token(broker: Broker) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def replay(topic: str, dry_run: bool) -> list[dict[str, object]]:
+        asked.append((topic, dry_run))
+        return [{"topic": "orders", "records": 2}]
+
+    where = broker.bootstrap_servers
+    with console_of(where) as reading:
+        assert reading.get("/api/writing") == {"replay": False}
+        status, found = reading.ask("/api/topics/dead/replay", method="POST", token="t")
+        assert (status, found["error"]) == (403, "the console was started without --write")
+    with console_of(where, writing=Writing("right", replay)) as writing:
+        assert writing.get("/api/writing") == {"replay": True}
+        for token in (None, "", "wrong", "righ", "right2"):
+            status, found = writing.ask("/api/topics/dead/replay", method="POST", token=token)
+            assert (status, "token" in found["error"]) == (403, True)
+        assert writing.ask("/api/topics/dead/replay")[0] == 404
+        asked.clear()
+        path = "/api/topics/dead/replay"
+        for query, dry_run in (("?dry_run=1", True), ("", False)):
+            status, found = writing.ask(path + query, method="POST", token="right")
+            assert (status, found["dry_run"]) == (200, dry_run)
+            assert found["sent"] == [{"topic": "orders", "records": 2}]
+        assert asked == [("dead", True), ("dead", False)]
+
+
+def test_values_with_a_schema_are_read_with_it_or_say_why_not(broker: Broker) -> None:
+    def decode(data: bytes, topic: str, field: str) -> object:
+        if data[5:] == b"broken":
+            raise SerializationError("not of schema 7")
+        return {"topic": topic, "field": field, "rest": data[5:].decode()}
+
+    where = broker.bootstrap_servers
+    topic = make_topic(where)
+    prefix = b"\0\0\0\0\x07"
+    with Producer(bootstrap_servers=where) as producer:
+        for value in (prefix + b"good", prefix + b"broken", b"plain"):
+            producer.send(topic, value, partition=0).result()
+    with console_of(where, decode=decode) as console:
+        page = console.get(f"/api/topics/{topic}/messages?from=earliest")
+    first, second, third = (each["value"] for each in page["messages"])
+    assert first["format"] == "schema 7"
+    assert json.loads(first["text"]) == {"topic": topic, "field": "value", "rest": "good"}
+    assert (second["text"], second["problem"]) == ("YnJva2Vu", "not of schema 7")
+    assert (third["format"], third["text"]) == ("text", "plain")
+
+
+def test_workers_that_do_not_answer_are_named(broker: Broker) -> None:
+    (port,) = free_ports(1)
+    address = f"http://127.0.0.1:{port}"
+    with console_of(broker.bootstrap_servers, workers=[address]) as console:
+        (row,) = console.get("/api/processors")
+    assert row["address"] == address
+    assert row["error"].startswith("no status: ")
+    with pytest.raises(ConfigError, match="--worker"):
+        Workers(["127.0.0.1:8080"])
+    (answer,) = (CommandLine("127.0.0.1:1").error("console", "--worker", "ftp://x", status=2),)
+    assert "http://HOST:PORT" in answer

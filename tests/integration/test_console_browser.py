@@ -6,19 +6,28 @@ mark that it sets when it is complete. What the browser's own log complains abou
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import browser
 import pytest
 from console_server import Console, console_of
+from processor_processes import wait_for
 from selenium.webdriver import Chrome, Keys
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from onceflow.broker_lite import Broker
+from onceflow.cli.connect import Connection
+from onceflow.cli.dlq import replay_letters
+from onceflow.console.server import Writing
 from onceflow.sdk import Admin, Consumer, NewTopic, Producer
 
 DEADLINE_S = 60
@@ -30,16 +39,62 @@ PAGES = {
     "groups": "#/groups",
     "group": "#/groups/reports",
     "transactions": "#/transactions",
+    "processors": "#/processors",
+    "letters": "#/topics/bad",
 }
+PROGRAM = """
+from onceflow.processors import App, State
+
+app = App("tills")
+
+
+@app.processor("sales", to="receipts", dead_letter="bad")
+def receive(cents: int, total: State[int] = State(0)) -> int:
+    total.set(total.get() + cents)
+    return total.get()
+
+
+@app.processor("receipts", to="mails")
+def mail(total: int) -> str:
+    return f"you paid {total}"
+"""
+TOKEN = "a-token-of-this-test"
+
+
+@contextlib.contextmanager
+def worker_of(bootstrap: str, folder: Path) -> Iterator[str]:
+    """A worker process; gives the address of its health port once it has done its work."""
+    (folder / "tills.py").write_text(PROGRAM)
+    command = [sys.executable, "-m", "onceflow", "run", "tills:app", "--json"]
+    process = subprocess.Popen(
+        [*command, "--health-port", "0", "--bootstrap", bootstrap, "--slot", "till"],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        health: str = json.loads(process.stdout.readline())["health"]
+        wait_for(lambda: _committed(health) >= 5, "its records are committed")
+        yield health
+    finally:
+        process.kill()
+        process.communicate(timeout=30)
+
+
+def _committed(health: str) -> int:
+    with urllib.request.urlopen(f"{health}/status", timeout=10) as answer:
+        return int(json.loads(answer.read())[0]["records_committed"])
 
 
 @pytest.fixture(scope="module")
-def console() -> Iterator[Console]:
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     """The console of a broker with a bit of everything."""
     with Broker() as broker:
         where = broker.bootstrap_servers
         with Admin(bootstrap_servers=where) as admin:
             admin.create_topics([NewTopic("payments", 2, 1), NewTopic("clicks", 1, 1)])
+            admin.create_topics([NewTopic(name, 1, 1) for name in ("sales", "bad")])
         with (
             Producer(bootstrap_servers=where, transactional_id="till-1") as ends,
             Producer(bootstrap_servers=where, transactional_id="till-2") as stays,
@@ -66,7 +121,18 @@ def console() -> Iterator[Console]:
             while not consumer.poll(timeout_ms=500):
                 pass
             consumer.commit()
-            with console_of(where) as running:
+            plain.send_many("sales", [b"5", b"7", b"no number"], [b"ann"] * 3)
+            plain.flush()
+            connection = Connection(where, None, None, {})
+
+            def replay(topic: str, dry_run: bool) -> list[dict[str, object]]:
+                return replay_letters(connection, topic, None, f"{topic}-replay", None, dry_run)
+
+            writing = Writing(TOKEN, replay)
+            with (
+                worker_of(where, tmp_path_factory.mktemp("worker")) as health,
+                console_of(where, workers=[health], writing=writing) as running,
+            ):
                 yield running
             stays.abort_transaction()
 
@@ -126,6 +192,8 @@ def complaints(chrome: Chrome) -> list[str]:
         ("groups", ["reports", "Stable", "150"]),
         ("group", ["clicks", "100", "250", "150"]),
         ("transactions", ["till-1", "till-2", "payments:0"]),
+        ("processors", ["tills", "receive", "mail", "ready", "RUNNING", "sales-0"]),
+        ("letters", ["no number", "replay dead letters", "in receive"]),
     ],
 )
 def test_pages(chrome: Chrome, console: Console, name: str, words: list[str], theme: str) -> None:
@@ -152,6 +220,42 @@ def test_the_lag_is_drawn(chrome: Chrome, console: Console) -> None:
     assert label == "lag, at most 150, now 150"
 
 
+def test_the_topology_is_drawn(chrome: Chrome, console: Console) -> None:
+    show(chrome, console, "processors")
+    picture = chrome.find_element(By.CSS_SELECTOR, "svg.graph")
+    assert picture.get_attribute("aria-label") == "topology of 6 nodes"
+    assert len(picture.find_elements(By.TAG_NAME, "path")) == 4
+    assert "function, state total" in picture.text
+    rows = [row.text.split() for row in chrome.find_elements(By.CSS_SELECTOR, "tbody tr")]
+    assert ["receive", "2", "1", "1"] in rows
+    assert ["mail", "2", "0", "0"] in rows
+    assert complaints(chrome) == []
+
+
+def test_dead_letters_are_replayed_with_the_token_alone(chrome: Chrome, console: Console) -> None:
+    show(chrome, console, "letters")
+    chrome.find_element(By.ID, "open-replay").click()
+    token = chrome.find_element(By.ID, "token")
+    told = chrome.find_element(By.ID, "replay-text")
+    token.send_keys("a wrong one")
+    chrome.find_element(By.ID, "replay-count").click()
+    wait(chrome, "return document.getElementById('replay-text').textContent.includes('token')")
+    assert "needs the token" in told.text
+    token.clear()
+    token.send_keys(TOKEN)
+    chrome.find_element(By.ID, "replay-count").click()
+    wait(chrome, "return document.getElementById('replay-text').textContent.includes('would')")
+    assert told.text == "It would send: 1 to sales."
+    chrome.find_element(By.ID, "replay-go").click()
+    wait(chrome, "return document.getElementById('replay-text').textContent.startsWith('Sent')")
+    assert told.text == "Sent: 1 to sales."
+    # It fails again and is a new dead letter, so that this one alone is left.
+    wait_for(lambda: console.get("/api/topics/bad")["partitions"][0]["stable"] > 2, "it came back")
+    press(chrome, Keys.ESCAPE)
+    refused = [each for each in complaints(chrome) if "403" not in each]
+    assert refused == []
+
+
 def test_keys_lead_through_the_pages(chrome: Chrome, console: Console) -> None:
     show(chrome, console, "overview")
     press(chrome, "g", "t")
@@ -170,6 +274,8 @@ def test_keys_lead_through_the_pages(chrome: Chrome, console: Console) -> None:
     wait(chrome, "return document.querySelector('tbody td').textContent === '150'")
     press(chrome, "g", "x")
     assert "till-2" in shown(chrome, "#/transactions")
+    press(chrome, "g", "p")
+    assert "tills" in shown(chrome, "#/processors")
     press(chrome, "?")
     assert chrome.find_element(By.ID, "help").is_displayed()
     press(chrome, Keys.ESCAPE)

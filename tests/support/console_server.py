@@ -9,14 +9,16 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
 
 from onceflow.console.batches import BatchAdmin
-from onceflow.console.server import application
+from onceflow.console.schemas import Decode
+from onceflow.console.server import Writing, application
+from onceflow.console.workers import Workers
 
 DEADLINE_S = 30
 
@@ -36,9 +38,13 @@ class Console:
         """Where its pages are."""
         return f"http://127.0.0.1:{self.port}"
 
-    def ask(self, path: str, *, host: str | None = None, method: str = "GET") -> tuple[int, Any]:
+    def ask(
+        self, path: str, *, host: str | None = None, method: str = "GET", token: str | None = None
+    ) -> tuple[int, Any]:
         """Ask for a path; returns the status, and the JSON or the text of the answer."""
         request = urllib.request.Request(self.address + path, method=method)
+        if token is not None:
+            request.add_header("Authorization", f"Bearer {token}")
         if host is not None:
             request.add_header("Host", host)
         try:
@@ -60,16 +66,35 @@ class Console:
 
 
 @contextlib.contextmanager
-def console_of(bootstrap: str, *, sample_ms: int = 200) -> Iterator[Console]:
+def console_of(
+    bootstrap: str,
+    *,
+    sample_ms: int = 200,
+    workers: Sequence[str] = (),
+    decode: Decode | None = None,
+    writing: Writing | None = None,
+) -> Iterator[Console]:
     """Serve the console of a cluster.
 
     Args:
         bootstrap: Addresses of brokers.
         sample_ms: How often the lag is asked.
+        workers: Addresses of workers.
+        decode: Reads values with schemas.
+        writing: What may be changed.
     """
     admin = BatchAdmin(bootstrap_servers=bootstrap)
     config = uvicorn.Config(
-        application(admin, sample_ms=sample_ms), log_level="warning", access_log=False, ws="none"
+        application(
+            admin,
+            sample_ms=sample_ms,
+            workers=Workers(workers),
+            decode=decode,
+            writing=writing,
+        ),
+        log_level="warning",
+        access_log=False,
+        ws="none",
     )
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listening:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import socket
 import threading
@@ -15,10 +16,13 @@ import click
 
 from onceflow.cli.base import Command, Failure
 from onceflow.cli.connect import Connection, connected
+from onceflow.sdk.errors import ConfigError
 
 if TYPE_CHECKING:
     import uvicorn
 
+    from onceflow.console.schemas import Decode
+    from onceflow.console.server import Writing
     from onceflow.sdk import AsyncAdmin
 
 EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
@@ -54,6 +58,19 @@ EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "::"})
     show_default=True,
     help="How often the lag of all groups is asked.",
 )
+@click.option(
+    "--worker",
+    "workers",
+    multiple=True,
+    metavar="URL",
+    help="Health port of workers, as http://HOST:PORT: their processors are shown.",
+)
+@click.option("--registry", metavar="URL", help="Schema registry, to decode keys and values.")
+@click.option(
+    "--write",
+    is_flag=True,
+    help="Let who has the token replay dead letters; it is printed at the start.",
+)
 @click.option("--until-stdin-ends", is_flag=True, hidden=True)
 @connected
 def console(
@@ -62,11 +79,15 @@ def console(
     host: str,
     names: tuple[str, ...],
     sample_ms: int,
+    workers: tuple[str, ...],
+    registry: str | None,
+    write: bool,
     until_stdin_ends: bool,
 ) -> None:
-    """Show topics, messages, groups and transactions in the browser.
+    """Show topics, messages, groups, transactions and processors in the browser.
 
-    Nothing in the cluster is changed. Each message is marked committed, aborted or open.
+    Nothing in the cluster is changed, but for dead letters that are replayed with --write. Each
+    message is marked committed, aborted or open.
     """
     if host in EVERY_ADDRESS and not names:
         raise click.UsageError(
@@ -78,11 +99,18 @@ def console(
 
         from onceflow.console.batches import BatchAdmin
         from onceflow.console.server import application
+        from onceflow.console.workers import Workers
     except ImportError as error:
         raise Failure(
             f"the console needs a web server: {error}\nNext: pip install 'onceflow[console]'", 1
         ) from error
     admin = BatchAdmin(config=connection.settings.admin())
+    decode = _decoder(connection, registry)
+    writing = _writing(connection) if write else None
+    try:
+        watched = Workers(workers)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
     try:
         listening = socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -97,7 +125,14 @@ def console(
         shown = f"[{host}]" if ":" in host else host
         address = f"http://{shown}:{listening.getsockname()[1]}"
         config = uvicorn.Config(
-            application(admin, names=(host, shown, *names), sample_ms=sample_ms),
+            application(
+                admin,
+                names=(host, shown, *names),
+                sample_ms=sample_ms,
+                workers=watched,
+                decode=decode,
+                writing=writing,
+            ),
             log_level="warning",
             access_log=False,
             ws="none",
@@ -105,7 +140,32 @@ def console(
         server = uvicorn.Server(config)
         if until_stdin_ends:
             _when_stdin_ends(server.handle_exit)
+        if writing is not None:
+            click.echo(f"token for replays: {writing.token}")
         asyncio.run(_serve(admin, server, listening, address))
+
+
+def _decoder(connection: Connection, registry: str | None) -> Decode | None:
+    """What reads keys and values with schemas; None where no registry is named."""
+    if registry is None and not connection.registry_environ:
+        return None
+    from onceflow.cli.schemas import decoder, open_registry
+
+    return decoder(open_registry(connection, registry))
+
+
+def _writing(connection: Connection) -> Writing:
+    """Who may replay dead letters, and how that is done."""
+    from onceflow.cli.dlq import replay_group, replay_letters
+    from onceflow.console.server import BadQueryError, Writing
+
+    def replay(topic: str, dry_run: bool) -> list[dict[str, object]]:
+        try:
+            return replay_letters(connection, topic, None, replay_group(topic), None, dry_run)
+        except Failure as failure:
+            raise BadQueryError(failure.message) from failure
+
+    return Writing(secrets.token_urlsafe(18), replay)
 
 
 async def _serve(

@@ -201,7 +201,44 @@ def replay(
     a second call goes on after what was replayed, also after a crash. Two calls at a time: the
     later one fences the earlier one.
     """
-    name = group or f"{topic}-replay"
+    name = group or replay_group(topic)
+    rows = replay_letters(connection, topic, target, name, limit, dry_run)
+    if as_json:
+        print_json({"group": name, "dry_run": dry_run, "sent": rows})
+    else:
+        print_rows(rows, ["topic", "records"], "nothing is left to replay")
+
+
+def replay_group(topic: str) -> str:
+    """The group that holds how far a topic was replayed, where none is named."""
+    return f"{topic}-replay"
+
+
+def replay_letters(
+    connection: Connection,
+    topic: str,
+    target: str | None,
+    name: str,
+    limit: int | None,
+    dry_run: bool,
+) -> list[dict[str, object]]:
+    """Replay dead letters, exactly once; see the command.
+
+    Args:
+        connection: How to reach the cluster.
+        topic: The dead letters.
+        target: Where to; None for where each came from.
+        name: Group and transactional id.
+        limit: Stop after so many.
+        dry_run: Only count.
+
+    Returns:
+        How many went to which topic.
+
+    Raises:
+        Failure: A record is no dead letter.
+        KafkaError: The cluster refuses.
+    """
     counts: dict[str, int] = {}
     with connection.producer(transactional_id=name) as producer:
         if not dry_run:  # Ends what a crashed call left open; its offsets are decided then.
@@ -215,11 +252,7 @@ def replay(
                     counts[where] = counts.get(where, 0) + 1
                 if not dry_run:
                     _send(producer, reader, found, target)
-    rows = [{"topic": where, "records": count} for where, count in sorted(counts.items())]
-    if as_json:
-        print_json({"group": name, "dry_run": dry_run, "sent": rows})
-    else:
-        print_rows(rows, ["topic", "records"], "nothing is left to replay")
+    return [{"topic": where, "records": count} for where, count in sorted(counts.items())]
 
 
 def _send(

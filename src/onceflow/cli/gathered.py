@@ -6,6 +6,7 @@ with the number of the worker as a further label.
 
 from __future__ import annotations
 
+import json
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from typing import Any, Final
 from onceflow.cli.base import Failure
 from onceflow.cli.served import Served
 from onceflow.sdk.observe.answers import Routes
+from onceflow.sdk.serde import to_json
 
 ASKED_S: Final = 5.0
 """Longest wait for the answer of a worker."""
@@ -43,6 +45,7 @@ class Gathered:
         health: Routes = {
             "/live": lambda: self._all("/live"),
             "/ready": lambda: self._all("/ready"),
+            "/status": lambda: (200, self._statuses()),
         }
         metrics: Routes = {}
         if metrics_port is not None:
@@ -70,6 +73,14 @@ class Gathered:
             status = max(status, found)
             told.append(f"worker {number}: {text}")
         return status, "".join(told).encode()
+
+    def _statuses(self) -> bytes:
+        found: list[object] = []
+        for _, addresses in sorted(self._workers().items()):
+            if addresses is not None:
+                status, body = _ask(addresses["health"] + "/status")
+                found += json.loads(body) if status == 200 else []
+        return to_json(found)
 
     def _pages(self) -> dict[int, str]:
         pages = {}

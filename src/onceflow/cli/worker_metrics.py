@@ -234,6 +234,7 @@ METRICS: Final[tuple[Metric[Measured], ...]] = (
     ),
 )
 """All metrics of a worker."""
+LAG: Final = next(metric for metric in METRICS if metric.name == "lag_records")
 
 
 class Ends:

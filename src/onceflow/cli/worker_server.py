@@ -1,8 +1,8 @@
 """Health and metrics of the worker that ``onceflow run`` runs.
 
 ``/live`` fails when the worker's loop stands still, ``/ready`` until it is in its group and its
-state is restored, ``/metrics`` is for Prometheus. With OpenTelemetry the same metrics are exported
-without a port.
+state is restored, ``/status`` is for the console, ``/metrics`` for Prometheus. With OpenTelemetry
+the same metrics are exported without a port.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from onceflow.cli.base import Failure
 from onceflow.cli.gathered import LABEL
 from onceflow.cli.served import Served
 from onceflow.cli.worker_metrics import METRICS, PREFIX, Measured, WorkerMetrics
+from onceflow.cli.worker_status import WorkerStatus
 from onceflow.processors.figures import COMMIT_BOUNDS_S
 from onceflow.sdk.observe.answers import Answer, Routes
 
@@ -48,7 +49,12 @@ class WorkerServer:
         if metrics_port is not None:
             page = _page(self._metrics)
             metrics = {"/metrics": lambda: (200, page())}
-        health: Routes = {"/live": self._answer_live, "/ready": self._answer_ready}
+        status = WorkerStatus(app, self._metrics)
+        health: Routes = {
+            "/live": self._answer_live,
+            "/ready": self._answer_ready,
+            "/status": lambda: (200, status.body()),
+        }
         try:
             self._served = Served(host, health_port, health, metrics_port, metrics)
         except Failure:

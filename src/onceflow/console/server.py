@@ -1,6 +1,7 @@
 """The console's web server: pages for a browser, and what they ask as JSON.
 
-It changes nothing in the cluster. It answers requests whose Host is loopback or a name that it was
+It changes nothing in the cluster, except that dead letters are replayed where that is switched on,
+for requests that carry the token. It answers requests whose Host is loopback or a name that it was
 told, so that a page of another site cannot reach it through a
 name of its own (DNS rebinding). The pages load nothing from elsewhere.
 """
@@ -10,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -28,6 +30,8 @@ from onceflow.console import questions
 from onceflow.console.batches import BatchAdmin
 from onceflow.console.history import History
 from onceflow.console.messages import MESSAGES_MAX, read_page
+from onceflow.console.schemas import Decode, decode_all
+from onceflow.console.workers import Workers
 from onceflow.sdk import TopicPartition
 from onceflow.sdk.errors import (
     ClusterAuthorizationFailedError,
@@ -68,15 +72,42 @@ class BadQueryError(ValueError):
     """A part of the address is not what it must be; the text names it and says what to write."""
 
 
-def application(admin: BatchAdmin, *, names: Sequence[str] = (), sample_ms: int = 5_000) -> ASGIApp:
+class Writing(NamedTuple):
+    """What the console may change.
+
+    Attributes:
+        token: What requests must carry.
+        replay: Replays the dead letters of a topic, or only counts them, in a thread.
+    """
+
+    token: str
+    replay: Callable[[str, bool], list[dict[str, object]]]
+
+
+class NotAllowedError(Exception):
+    """The request may not change anything; the text says what is missing."""
+
+
+def application(
+    admin: BatchAdmin,
+    *,
+    names: Sequence[str] = (),
+    sample_ms: int = 5_000,
+    workers: Workers | None = None,
+    decode: Decode | None = None,
+    writing: Writing | None = None,
+) -> ASGIApp:
     """Make the console's application.
 
     Args:
         admin: A client of the cluster that is not started yet.
         names: How requests may call this machine, beside loopback.
         sample_ms: How often the lag of all groups and the end of all topics are asked.
+        workers: Workers of processors, whose pages are shown.
+        decode: Reads keys and values with schemas of a registry.
+        writing: What may be changed; None for nothing.
     """
-    console = _Console(admin, sample_ms)
+    console = _Console(admin, sample_ms, workers or Workers(()), decode, writing)
     asks: dict[str, Ask] = {
         "/api/overview": lambda _: questions.overview(admin),
         "/api/topics": console.topics,
@@ -85,8 +116,12 @@ def application(admin: BatchAdmin, *, names: Sequence[str] = (), sample_ms: int 
         "/api/groups": lambda _: questions.groups(admin),
         "/api/groups/{group:path}": console.group,
         "/api/transactions": lambda _: questions.transactions(admin),
+        "/api/processors": console.processors,
+        "/api/writing": console.writing,
     }
     routes = [Route(path, _answered(ask)) for path, ask in asks.items()]
+    replay = _answered(console.replay)
+    routes.append(Route("/api/topics/{topic}/replay", replay, methods=["POST"]))
     hosts = [*LOOPBACK, *names]
     return Starlette(
         routes=[*routes, Mount("/", StaticFiles(directory=STATIC, html=True))],
@@ -99,8 +134,18 @@ def application(admin: BatchAdmin, *, names: Sequence[str] = (), sample_ms: int 
 
 
 class _Console:
-    def __init__(self, admin: BatchAdmin, sample_ms: int) -> None:
+    def __init__(
+        self,
+        admin: BatchAdmin,
+        sample_ms: int,
+        workers: Workers,
+        decode: Decode | None,
+        writing: Writing | None,
+    ) -> None:
         self._admin = admin
+        self._workers = workers
+        self._decode = decode
+        self._writing = writing
         self._sample_ms = sample_ms
         self._lags = History()
         self._ends = History()
@@ -130,7 +175,29 @@ class _Console:
         )
         limit = _whole("limit", query.get("limit", str(PAGE_MESSAGES)), least=1, most=MESSAGES_MAX)
         offset = await self._offset(partition, query.get("from", "latest"), limit)
-        return (await read_page(self._admin, partition, offset, limit))._asdict()
+        page = await read_page(self._admin, partition, offset, limit)
+        if self._decode is not None:
+            await asyncio.to_thread(decode_all, page.messages, partition.topic, self._decode)
+        return page._asdict()
+
+    async def processors(self, _: Request) -> object:
+        """What the workers do."""
+        return await self._workers.ask(int(time.time() * 1000))
+
+    async def writing(self, _: Request) -> object:
+        """Whether anything may be changed."""
+        return {"replay": self._writing is not None}
+
+    async def replay(self, request: Request) -> object:
+        """Replay the dead letters of a topic; with ``dry_run=1`` count them."""
+        if self._writing is None:
+            raise NotAllowedError("the console was started without --write")
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if not secrets.compare_digest(given.encode(), self._writing.token.encode()):
+            raise NotAllowedError("this needs the token that the console printed at its start")
+        topic, dry_run = request.path_params["topic"], request.query_params.get("dry_run") == "1"
+        rows = await asyncio.to_thread(self._writing.replay, topic, dry_run)
+        return {"dry_run": dry_run, "sent": rows}
 
     async def group(self, request: Request) -> object:
         """One group with the history of its lag."""
@@ -182,6 +249,8 @@ def _answered(ask: Ask) -> Callable[[Request], Awaitable[Response]]:
             return _json(await ask(request))
         except (BadQueryError, ConfigError) as error:
             return _json({"error": str(error)}, 400)
+        except NotAllowedError as error:
+            return _json({"error": str(error)}, 403)
         except UnknownTopicOrPartitionError as error:
             return _json({"error": str(error)}, 404)
         except NOT_ALLOWED as error:

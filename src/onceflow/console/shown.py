@@ -17,6 +17,9 @@ from onceflow.sdk.serde import REGISTRY_PREFIX_BYTES, to_json
 SHOWN_BYTES_MAX: Final = 16_384
 """Of a longer key or value only the first bytes are shown."""
 
+SCHEMA_FORM: Final = "schema "
+"""Format of bytes that begin with the id of a schema, which follows."""
+
 
 def shown(data: bytes | None) -> dict[str, object] | None:
     """Return bytes for a page: ``format``, ``text``, ``bytes`` and whether they were ``cut``.
@@ -34,14 +37,14 @@ def shown(data: bytes | None) -> dict[str, object] | None:
 def _as_text(data: bytes, *, is_whole: bool) -> tuple[str, str]:
     if is_whole:
         if data[:1] in b'{["' and (found := _decoded(data, msgspec.json.decode)) is not _NONE:
-            return "json", _indented(found)
+            return "json", as_json(found)
         found = _decoded(data, msgspec.msgpack.decode)
         if isinstance(found, dict | list):
-            return "msgpack", _indented(found)
+            return "msgpack", as_json(found)
     if len(data) >= REGISTRY_PREFIX_BYTES and data[0] == 0:
         number = int.from_bytes(data[1:REGISTRY_PREFIX_BYTES], "big")
         rest = base64.b64encode(data[REGISTRY_PREFIX_BYTES:]).decode()
-        return f"schema {number}", rest
+        return f"{SCHEMA_FORM}{number}", rest
     try:
         # The cut may have gone through the bytes of one character.
         text = data.decode() if is_whole else data.decode(errors="ignore")
@@ -62,8 +65,12 @@ def _decoded(data: bytes, decode: object) -> object:
         return _NONE
 
 
-def _indented(value: object) -> str:
-    """JSON for reading; bytes inside become base64, as msgspec writes them."""
+def as_json(value: object) -> str:
+    """JSON for reading; bytes inside become base64, as msgspec writes them.
+
+    Args:
+        value: What JSON can hold, as a rule.
+    """
     try:
         return msgspec.json.format(to_json(value), indent=2).decode()
     except SerializationError:  # NaN, or a key that JSON has no form for.

@@ -69,8 +69,8 @@ function applyFilter() {
 
 // ---- asking ----------------------------------------------------------------------------------
 
-async function ask(path) {
-  const answer = await fetch(path);
+async function ask(path, options) {
+  const answer = await fetch(path, options);
   const text = await answer.text();
   let found;
   try { found = JSON.parse(text); } catch { throw new Error(`${answer.status}: ${text.slice(0, 300)}`); }
@@ -79,6 +79,7 @@ async function ask(path) {
 }
 
 const encode = encodeURIComponent;
+let mayReplay = false; // Whether the server lets dead letters be replayed.
 const state = { filter: "", internal: false, partition: 0, from: "latest", limit: 100, trail: [] };
 
 // ---- pages -----------------------------------------------------------------------------------
@@ -141,6 +142,11 @@ async function topicPage(name) {
     row.open_transactions.map((each) => ({ partition: row.partition, ...each })));
   return [
     make("h1", {}, name),
+    mayReplay && messages.messages.some((row) => row.failure)
+      ? make("div", { class: "tools" }, make("button", {
+        type: "button", id: "open-replay", onclick: () => openReplay(name),
+      }, "replay dead letters"))
+      : null,
     ...messagesSection(found, messages),
     make("h2", {}, "Partitions"),
     table(found.partitions, [
@@ -224,7 +230,129 @@ function headers(row) {
 function data(value) {
   if (value === null) return "null";
   const form = ["text", "json"].includes(value.format) ? "" : `${value.format}: `;
-  return form + value.text + (value.cut ? `… (${number(value.bytes)} bytes)` : "");
+  return form + value.text + (value.problem ? ` (${value.problem})` : "") + (value.cut ? `… (${number(value.bytes)} bytes)` : "");
+}
+
+function openReplay(topic) {
+  const [dialog, told] = [document.getElementById("replay"), document.getElementById("replay-text")];
+  told.textContent = `Those of ${topic} that were not replayed yet go back to the partitions that they came from, in one transaction with the group ${topic}-replay.`;
+  const run = async (dryRun) => {
+    try {
+      const found = await ask(`api/topics/${encode(topic)}/replay?dry_run=${dryRun ? 1 : 0}`, {
+        method: "POST", headers: { Authorization: `Bearer ${document.getElementById("token").value}` },
+      });
+      const sent = found.sent.map((row) => `${number(row.records)} to ${row.topic}`).join(", ");
+      told.textContent = `${found.dry_run ? "It would send" : "Sent"}: ${sent || "nothing is left"}.`;
+    } catch (error) { told.textContent = error.message; }
+  };
+  document.getElementById("replay-count").onclick = () => run(true);
+  document.getElementById("replay-go").onclick = () => run(false);
+  dialog.showModal();
+}
+
+// ---- processors
+
+async function processorsPage() {
+  const rows = await ask("api/processors");
+  const troubles = rows.filter((row) => row.error);
+  const apps = new Map();
+  for (const row of rows.filter((each) => !each.error)) apps.set(row.app, [...(apps.get(row.app) ?? []), row]);
+  const sections = [...apps].flatMap(([app, workers]) => {
+    const functions = new Map();
+    for (const worker of workers) {
+      for (const [name, counts] of Object.entries(worker.functions)) {
+        const sum = functions.get(name) ?? { name, processed: 0, failed: 0, dead_letters: 0 };
+        for (const what of ["processed", "failed", "dead_letters"]) sum[what] += counts[what];
+        functions.set(name, sum);
+      }
+    }
+    const places = workers.flatMap((worker) => worker.tasks.map((task) => ({ worker, ...task })));
+    const left = (row) => row.worker.restoring.filter((each) => row.task.endsWith(`-${each.partition}`))
+      .reduce((sum, each) => sum + each.offsets_left, 0);
+    return [
+      make("h2", {}, app, " ", link(`#/groups/${encode(workers[0].group)}`, `group ${workers[0].group}`)),
+      make("div", { class: "scroll" }, graph(workers[0].graph)),
+      table(workers, [
+        ["worker", (row) => row.address],
+        ["", (row) => badge(row.ready ? "ready" : "starting")],
+        ["records a second", (row) => fixed(row.records_a_second), "number"],
+        ["commits a second", (row) => fixed(row.commits_a_second), "number"],
+        ["ms a commit", (row) => fixed(row.commit_ms), "number"],
+        ["lag", (row) => number(row.lag), "number"],
+        ["aborts", (row) => number(row.units_aborted), "number"],
+        ["dead letters", (row) => number(row.dead_letters), "number"],
+      ], "no worker"),
+      make("h2", {}, `Functions of ${app}`),
+      table([...functions.values()], [
+        ["function", (row) => row.name],
+        ["processed", (row) => number(row.processed), "number"],
+        ["failed", (row) => number(row.failed), "number"],
+        ["dead letters", (row) => number(row.dead_letters), "number"],
+      ], "no functions"),
+      make("h2", {}, `Tasks of ${app}`),
+      table(places, [
+        ["task", (row) => row.task],
+        ["status", (row) => badge(row.status)],
+        ["offsets left to restore", (row) => (row.status === "RUNNING" ? "–" : number(left(row))), "number"],
+        ["state bytes", (row) => number(row.state_bytes), "number"],
+        ["worker", (row) => row.worker.address],
+      ], "no tasks"),
+    ];
+  });
+  return [
+    make("h1", {}, "Processors"),
+    ...troubles.map((row) => make("p", { class: "aborted" }, `${row.address}: ${row.error}`)),
+    ...(rows.length ? sections : [make("p", { class: "empty" }, "Give --worker http://HOST:PORT, the health port of a worker.")]),
+  ];
+}
+
+const fixed = (value) => (value === null || value === undefined ? "–" : value.toLocaleString("en", { maximumFractionDigits: 1 }));
+
+function svg(name, attributes, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children);
+  return element;
+}
+
+// Each node stands one column behind the last of those that it takes from.
+function graph({ nodes, edges }) {
+  const column = new Map(nodes.map((node) => [node.name, 0]));
+  for (let turn = 0; turn < nodes.length; turn += 1) {
+    for (const { source, target } of edges) {
+      if (column.get(target) <= column.get(source) && column.get(source) < nodes.length) {
+        column.set(target, column.get(source) + 1);
+      }
+    }
+  }
+  const [width, height, gapX, gapY] = [190, 44, 50, 16];
+  const rows = new Map();
+  const at = new Map(nodes.map((node) => {
+    const x = column.get(node.name);
+    const y = rows.get(x) ?? 0;
+    rows.set(x, y + 1);
+    return [node.name, [10 + x * (width + gapX), 10 + y * (height + gapY)]];
+  }));
+  const paths = edges.filter(({ source, target }) => at.has(source) && at.has(target)).map(({ source, target }) => {
+    const [[x1, y1], [x2, y2]] = [at.get(source), at.get(target)];
+    const [fromX, fromY, toY] = [x1 + width, y1 + height / 2, y2 + height / 2];
+    return svg("path", { d: `M${fromX},${fromY} C${fromX + gapX / 2},${fromY} ${x2 - gapX / 2},${toY} ${x2},${toY}` });
+  });
+  const boxes = nodes.map((node) => {
+    const [x, y] = at.get(node.name);
+    const states = node.states.map((each) => each.name.split(".").pop()).join(", ");
+    const second = states ? `${node.kind}, state ${states}` : node.kind;
+    const short = (text) => (text.length > 27 ? `${text.slice(0, 26)}…` : text);
+    return svg("g", { class: node.kind },
+      svg("title", {}, `${node.name}: ${node.takes || "bytes"} to ${node.gives || "nothing"}`),
+      svg("rect", { x, y, width, height, rx: 8 }),
+      svg("text", { x: x + 10, y: y + 18 }, short(node.name)),
+      svg("text", { x: x + 10, y: y + 35, class: "soft" }, short(second)));
+  });
+  const [w, h] = [Math.max(...column.values(), 0) + 1, Math.max(...rows.values(), 1)];
+  const size = { width: 20 + w * width + (w - 1) * gapX, height: 20 + h * height + (h - 1) * gapY };
+  return svg("svg", { class: "graph", role: "img", "aria-label": `topology of ${nodes.length} nodes`, ...size,
+    viewBox: `0 0 ${size.width} ${size.height}` }, ...paths, ...boxes);
 }
 
 async function groupsPage() {
@@ -263,12 +391,6 @@ async function groupPage(name) {
 
 function chart(samples) {
   if (samples.length < 2) return make("p", { class: "empty" }, "The first samples are being taken.");
-  const svg = (name, attributes, ...children) => {
-    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    element.append(...children);
-    return element;
-  };
   const [begin, end] = [samples[0][0], samples[samples.length - 1][0]];
   const most = Math.max(1, ...samples.map(([, lag]) => lag));
   const points = samples.map(([at, lag]) =>
@@ -309,7 +431,7 @@ async function transactionsPage() {
 const ROUTES = [
   [/^#\/topics\/([^/]+)$/, topicPage], [/^#\/topics$/, topicsPage],
   [/^#\/groups\/([^/]+)$/, groupPage], [/^#\/groups$/, groupsPage],
-  [/^#\/transactions$/, transactionsPage], [/^#?\/?$/, overviewPage],
+  [/^#\/transactions$/, transactionsPage], [/^#\/processors$/, processorsPage], [/^#?\/?$/, overviewPage],
 ];
 
 async function show() {
@@ -386,7 +508,7 @@ const KEYS = {
   d: otherTheme,
   "?": () => document.getElementById("help").showModal(),
 };
-const GO = { t: "#/topics", g: "#/groups", x: "#/transactions", o: "#/" };
+const GO = { t: "#/topics", g: "#/groups", x: "#/transactions", p: "#/processors", o: "#/" };
 
 document.addEventListener("keydown", (event) => {
   const typing = event.target.matches("input, select, textarea");
@@ -409,6 +531,7 @@ setInterval(() => {
 }, REFRESH_MS);
 
 theme(localStorage.getItem("theme") ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+ask("api/writing").then((found) => { mayReplay = found.replay; }, () => {});
 ask("api/overview").then((found) => {
   document.getElementById("cluster").textContent = `cluster ${found.cluster_id}`;
 }, () => {});
