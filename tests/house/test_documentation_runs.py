@@ -41,6 +41,10 @@ PAGES = (
     "docs/from-confluent-kafka.md",
     "docs/from-aiokafka.md",
     "docs/from-kafka-python.md",
+    "docs/from-faststream.md",
+    "docs/from-faust.md",
+    "docs/from-quix.md",
+    "docs/from-testcontainers.md",
 )
 ADDRESS = "localhost:9092"
 REGISTRY = "http://localhost:8081"

@@ -17,7 +17,7 @@ import msgspec
 from onceflow.console.history import History
 from onceflow.sdk.errors import ConfigError
 
-ASKED_S: Final = 5.0
+STATUS_LIMIT_S: Final = 5.0
 """Longest wait for a worker's answer."""
 ANSWER_BYTES_MAX: Final = 4_000_000
 COUNTED: Final = ("records_committed", "units_committed", "commit_us", "dead_letters")
@@ -73,7 +73,7 @@ class Workers:
 
 def _status(address: str) -> list[dict[str, Any]]:
     try:
-        with urllib.request.urlopen(f"{address}/status", timeout=ASKED_S) as answer:
+        with urllib.request.urlopen(f"{address}/status", timeout=STATUS_LIMIT_S) as answer:
             data = answer.read(ANSWER_BYTES_MAX)
         rows = msgspec.json.decode(data, type=list[dict[str, Any]])
         for row in rows:
