@@ -1,4 +1,4 @@
-"""Where the state of tasks lies, and how it is made: for tasks and for copies alike."""
+"""Makes and opens the state of tasks, and of copies of it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class TaskStores:
         return directory / self._topology.group / id.part / str(id.partition)
 
     def open_map(self, id: TaskId) -> ByteMap | None:
-        """Open the map of a task; None while somebody else holds it.
+        """Open the map of a task; None while another process has locked it.
 
         Raises:
             StateDirectoryError: The directory cannot be used.

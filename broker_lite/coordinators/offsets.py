@@ -1,7 +1,7 @@
-"""Committed offsets of one group, and those that wait for a transaction to end.
+"""Committed offsets of one group, and offsets of open transactions.
 
 It decides which of two commits is the later one, when a partition is unstable, and which offsets
-have expired. Checking members, writing records and answering are done by ``offset_commits``.
+have expired. ``offset_commits`` checks members, writes records and answers requests.
 """
 
 from __future__ import annotations

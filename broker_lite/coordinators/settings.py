@@ -1,6 +1,6 @@
 """Settings of the two coordinators, by Kafka's property names and with Kafka's defaults.
 
-Values only; reading them from a broker's configuration is done by ``broker_lite.config``.
+``build`` reads the values from a broker's configuration.
 """
 
 from __future__ import annotations

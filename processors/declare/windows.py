@@ -1,4 +1,4 @@
-"""Turns a fold and its options into a declaration."""
+"""Declares aggregates over windows."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Emit(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Windowing:
-    """The arguments of ``App.aggregate`` that it alone has, as given."""
+    """The arguments of ``App.aggregate``, without the options that all functions have."""
 
     window: AnyWindow
     to: str | None
@@ -118,19 +118,19 @@ class AggregateDeclaration(Declaration):
 
     @property
     def windowed(self) -> bool:
-        """Its results belong to windows."""
+        """True, as its results belong to windows."""
         return True
 
     @property
     def results(self) -> list[object]:
-        """A list is one result of a fold; None is none."""
+        """The type of its results; a list is one result."""
         if typing.get_origin(self.returns) in (typing.Union, types.UnionType):
             return [kind for kind in typing.get_args(self.returns) if kind is not types.NoneType]
         return [self.returns]
 
     @property
     def always_gives(self) -> bool:
-        """Each window gives a result."""
+        """True, as each window gives a result."""
         return True
 
     def node(self, parents: tuple[str, ...], group: str) -> Node:
@@ -162,7 +162,7 @@ def declare_aggregate(
     windowing: Windowing,
     options: FunctionOptions,
 ) -> AggregateDeclaration:
-    """Read a fold's signature and put its declaration together.
+    """Make the declaration of an aggregate from its signature and options.
 
     Raises:
         DeclarationError: The declaration contradicts itself, or a type has no codec.

@@ -12,7 +12,7 @@ class SinkFencedError(KafkaError):
 class SinkOffsetsMovedError(FatalError):
     """The sink's stored offset is not the one at which this batch begins; nothing was written.
 
-    Raised when somebody changed the stored offsets by hand while their owner was running.
+    Raised when the stored offsets were changed by hand while their owner was running.
     """
 
 

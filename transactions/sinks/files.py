@@ -253,7 +253,7 @@ def published(folder: str | Path, suffix: str) -> Iterator[BinaryIO]:
             opened: BinaryIO | None = (path / name).open("rb")
         else:
             log, latest = pending[name]
-            opened = log.opened(latest)  # None if somebody deleted it from the folder.
+            opened = log.opened(latest)  # None if it was deleted.
         if opened is not None:
             with opened:
                 yield opened

@@ -1,9 +1,8 @@
 """The group coordinator: membership of classic groups, from JoinGroup to LeaveGroup.
 
-It decides how a membership request is answered and when a rebalance starts; how the rebalance runs
-is decided by ``rebalance``. Offsets are in ``offset_commits``, administration in ``group_admin``.
-Identity rules are KIP-394 (required member id), KIP-345 (static members) and KIP-814 (static
-leaders keep the assignment).
+It answers membership requests and starts rebalances; ``rebalance`` runs them. ``offset_commits``
+handles offsets, ``group_admin`` administration. Identity rules are KIP-394 (required member id),
+KIP-345 (static members) and KIP-814 (static leaders keep the assignment).
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ class GroupCoordinator:
         self.start(now_ms)
 
     def clock_set(self, forward_ms: int) -> None:
-        """The clock went forward without that time having gone by: nobody was silent meanwhile."""
+        """Move deadlines after the clock was set forward, as no member was silent so long."""
         for group in self._table.classic():
             for member in group.members.values():
                 member.session_deadline_ms += forward_ms
@@ -340,7 +339,7 @@ class GroupCoordinator:
     def _static_result(
         group: ClassicGroup, member: Member, old_leader: str, api_version: int
     ) -> JoinResult:
-        """The current generation, told so that a returning leader does not assign anew."""
+        """Answer with the current generation, so that a returning leader does not assign again."""
         skips = api_version >= JOIN_SKIPS_ASSIGNMENT_FROM
         leads = group.is_leader(member)
         return JoinResult(
@@ -455,7 +454,7 @@ class GroupCoordinator:
         member_id, instance_id = identity
         if instance_id is None and self._rebalancer.forget_pending(group, member_id):
             if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-                self._rebalancer.rebalance(group, now_ms)  # Kafka asks nobody whether it helps.
+                self._rebalancer.rebalance(group, now_ms)  # As Kafka, even without need.
             else:
                 self._rebalancer.check_barrier(group, now_ms)
             return ErrorCode.NONE

@@ -1,8 +1,7 @@
-"""One classic group and its members: who is in it, who leads, and which protocol they agree on.
+"""One classic group: its members, its leader, and the protocol that the members agree on.
 
 Plain data with the rules that need nothing else: voting, leader election, static identity,
-generations. Timers, answers to requests and storage are handled by ``rebalance`` and
-``group_coordinator``.
+generations. ``rebalance`` and ``coordinator`` handle timers, requests and storage.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class GroupProtocol(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """What the leader is told of each member."""
+    """A member as the leader sees it."""
 
     member_id: str
     group_instance_id: str | None
@@ -277,7 +276,7 @@ class ClassicGroup:
         member.member_id = new_member_id
 
     def elect_joined_leader(self) -> bool:
-        """See that the leader is somebody who is here.
+        """Make sure that the leader is a present member.
 
         Returns:
             False when nobody is: all members are static ones that have not come back.

@@ -1,8 +1,8 @@
-"""How a classic group rebalances: the join barrier, session timers, expulsion, generations.
+"""Rebalances of classic groups: the join barrier, session timers, expulsion, generations.
 
-It decides when a rebalance begins and ends and who is thrown out on the way. Which requests may
-start one, and how requests are answered, is decided by ``group_coordinator``; every parked answer
-is given up here when its member goes.
+It decides when a rebalance begins and ends, and which members are expelled. ``coordinator`` decides
+which requests start one, and answers requests. When a member goes, this module drops its parked
+answers.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Rebalancer:
     # --- sessions
 
     def touch(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
-        """The member gave a sign of life; its session starts anew."""
+        """Restart a member's session, as a request of it has arrived."""
         timeout_ms = (
             self._settings.new_member_join_timeout_ms
             if member.is_new
@@ -178,7 +178,7 @@ class Rebalancer:
 
     @staticmethod
     def answer_parked(member: Member, code: ErrorCode) -> None:
-        """Give up whatever is parked for ``member``; whoever is no member is told no id either."""
+        """Answer the parked requests of a member with an error; an unknown member gets no id."""
         join, member.awaiting_join = member.awaiting_join, None
         sync, member.awaiting_sync = member.awaiting_sync, None
         if join is not None:
@@ -245,7 +245,7 @@ class Rebalancer:
             self.check_barrier(group, now_ms)
 
     def check_barrier(self, group: ClassicGroup, now_ms: int) -> None:
-        """End the wait for members when nobody is waited for."""
+        """End the wait for members, if all have arrived."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.initial_delay_left_ms is None
@@ -274,7 +274,7 @@ class Rebalancer:
         )
 
     def _complete_join(self, group: ClassicGroup, now_ms: int) -> None:
-        """The barrier ends: whoever is here forms the next generation."""
+        """End the barrier: the present members form the next generation."""
         self._cancel_barrier(group)
         # A static member keeps its place until its session ends; others had their chance.
         for member in list(group.members.values()):
@@ -354,7 +354,7 @@ class Rebalancer:
 
     @staticmethod
     def synced(group: ClassicGroup, member: Member) -> None:
-        """The member asked for its assignment; when all did, nobody is waited for."""
+        """Note that a member has asked for its assignment; when all have, the wait is over."""
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync and group.sync_timer is not None:
             group.sync_timer.cancel()

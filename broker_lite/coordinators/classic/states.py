@@ -1,7 +1,7 @@
 """States of a classic consumer group, as a table.
 
-Only the names and which may follow which; what moves a group from one to the next is decided by
-``rebalance`` and ``group_coordinator``.
+It holds the names and which state may follow which; ``rebalance`` and ``coordinator`` decide when a
+group changes its state.
 """
 
 from __future__ import annotations

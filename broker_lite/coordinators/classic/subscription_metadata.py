@@ -1,7 +1,7 @@
-"""What the broker reads and writes of the bytes that members of classic groups exchange (trap 60).
+"""Reads and writes the metadata that members of classic groups exchange (trap 60).
 
-For groups of the type ``consumer`` only. A layout that is newer than the known ones is read as far
-as it is known; bytes that are no such layout at all are the clients' own matter.
+This is only for groups of the type ``consumer``. Of a newer layout the known fields are read; other
+bytes are left to the clients.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Groups whose coordinator divides the partitions (KIP-848)."""
+"""Groups of the consumer protocol, whose coordinator assigns partitions (KIP-848)."""

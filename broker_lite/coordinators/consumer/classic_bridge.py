@@ -1,8 +1,8 @@
 """Members that speak the classic protocol within a consumer group (KIP-848).
 
-The coordinator divides for them too, so none of them leads. JoinGroup is their heartbeat with a
-subscription, SyncGroup fetches what they own, and Heartbeat tells them to join again whenever there
-is something to give up or to get.
+The coordinator assigns their partitions too, so none of them is a leader. Their JoinGroup has the
+subscription, SyncGroup returns their partitions, and the answer to Heartbeat makes them join again
+when they must give up partitions or get new ones.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A change of a consumer group that is prepared, written to the log in one batch, and then counts.
+"""Drafts of changes to a consumer group, which are written to the log in one batch.
 
-The steps of a change see what the steps before them did; if the log refuses the batch, nothing of
-it ever was.
+Each step of a change sees the results of earlier steps. The change takes effect only after the log
+has taken the batch; if the log refuses it, the group is unchanged.
 """
 
 from __future__ import annotations

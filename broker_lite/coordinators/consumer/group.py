@@ -1,8 +1,7 @@
-"""One consumer group (KIP-848): members, epochs, the target, and who owns which partition.
+"""One consumer group (KIP-848): members, epochs, the target assignment, and owners of partitions.
 
-Everything that counts is set by :meth:`ConsumerGroup.apply`, from the same changes that stand in
-the log; what else is here follows from it. Timers and requests are handled by
-``consumer_heartbeat``.
+:meth:`ConsumerGroup.apply` sets all durable state, from the changes that are in the log; all other
+attributes follow from it. ``heartbeat`` handles timers and requests.
 """
 
 from __future__ import annotations
@@ -175,7 +174,7 @@ class ConsumerGroup:
         return (topic_id, partition) in self._owners
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Is any partition of its target that it lacks still owned by somebody?"""
+        """Whether another member still owns a partition of its target that it lacks."""
         for topic_id, partitions in self.targets.get(member.member_id, {}).items():
             has = member.assigned.get(topic_id, {})
             if any(p not in has and self.is_owned(topic_id, p) for p in partitions):
@@ -223,7 +222,7 @@ class ConsumerGroup:
         return member.member_epoch == LEAVE_STATIC_EPOCH
 
     def all_classic(self, *, without: Iterable[str] = ()) -> bool:
-        """True when everybody left speaks the classic protocol, and somebody is left."""
+        """Whether there are members, and all of them speak the classic protocol."""
         gone = set(without)
         rest = [member for member_id, member in self.members.items() if member_id not in gone]
         return bool(rest) and all(member.classic is not None for member in rest)

@@ -1,8 +1,8 @@
-"""Consumer groups (KIP-848): what a heartbeat does, leaving, and the members' deadlines.
+"""Consumer groups (KIP-848): heartbeats, leaving, and the members' deadlines.
 
-It decides who is a member and under which epoch (trap 58), and when a member counts as gone. How
-partitions are divided and handed over is decided by ``consumer_steps`` and what they use; members
-that speak the classic protocol come through ``classic_bridge``.
+It decides who is a member and in which epoch (trap 58), and when a member counts as gone. ``steps``
+and the modules that it uses assign partitions and hand them over. Members with the classic protocol
+come through ``classic_bridge``.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ class ConsumerGroups:
         return HeartbeatAnswer(member_id=request.member_id, member_epoch=request.member_epoch)
 
     def _go_away(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """A static member will be back: it keeps what it has until its session ends."""
+        """Keep a static member's partitions until its session ends, as it is to come back."""
         kept: dict[UUID, dict[int, int]] = {
             topic_id: dict.fromkeys(partitions, 0)
             for topic_id, partitions in member.assigned.items()
@@ -368,7 +368,7 @@ class ConsumerGroups:
     # --- writing
 
     def divide_if_due(self, group: ConsumerGroup, now_ms: int) -> ConsumerGroup:
-        """Divide for members that send no heartbeats of this protocol, if nobody else did."""
+        """Assign for members without heartbeats of this protocol, if no heartbeat has done so."""
         draft = GroupDraft(group)
         try:
             self.steps.raise_epoch(draft, False, now_ms)
@@ -391,7 +391,7 @@ class ConsumerGroups:
     # --- deadlines
 
     def watch(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """The member gave a sign of life; its session starts anew."""
+        """Restart a member's session, as a request of it has arrived."""
         timeout_ms = self.session_timeout_ms(group.group_id)
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
@@ -440,7 +440,7 @@ class ConsumerGroups:
 
 
 def unknown_member(member_id: str, group_id: str) -> GroupError:
-    """What somebody is told who is no member."""
+    """Return the error for a sender that is not a member."""
     return GroupError(
         ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}."
     )

@@ -1,7 +1,6 @@
-"""A member of a consumer group as a value: what it subscribes to, what it owns, and its epochs.
+"""A member of a consumer group as a value: its subscription, its partitions, and its epochs.
 
-Nothing here changes in place: a change makes another value, which counts once its record stands in
-the log.
+It is immutable: a change makes another value, which takes effect when its record is in the log.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""From the classic protocol to the consumer protocol and back, while members go on (KIP-848).
+"""Converts groups between the classic and the consumer protocol, while members go on (KIP-848).
 
-The first member of the new protocol turns a classic group into a consumer group, in which members
-of both live together; when the last of the new ones goes, the group is classic again. Each is one
-batch in the log, so that a group is never of both kinds. What ``group.consumer.migration.policy``
-allows is decided here; what classic members of a consumer group are answered, by
-``classic_bridge``.
+The first member of the new protocol converts a classic group into a consumer group, which may have
+members of both protocols. When the last new one leaves, the group becomes classic again. Each
+conversion is one batch in the log, so that a group is never of both kinds. This module applies
+``group.consumer.migration.policy``; ``classic_bridge`` answers classic members of a consumer group.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ class Migration:
             draft.add(StandingChange(member.member_id, member))
 
     def _is_whole(self, members: Iterable[ConsumerMember], topics: Collection[str]) -> bool:
-        """Whether somebody owns each partition of the group's topics."""
+        """Whether each partition of the group's topics has an owner."""
         owned = {
             (topic_id, number)
             for member in members

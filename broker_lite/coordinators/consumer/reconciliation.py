@@ -1,7 +1,7 @@
-"""How a member gets from what it owns to what it shall own, one step for each heartbeat (KIP-848).
+"""Moves a member from its partitions to its target assignment, a step per heartbeat (KIP-848).
 
-First it gives up what is not in its target; only then it reaches the next epoch and gets what is
-free. So no partition has two owners at any moment. Pure functions over values.
+First the member gives up partitions that are not in its target; only then it reaches the next epoch
+and gets free partitions. So no partition has two owners at any moment. These are pure functions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records of consumer groups in ``__consumer_offsets``, in Apache Kafka's layout (KIP-848).
 
-Encoding and decoding only; the changes themselves are in ``consumer_group``.
+It only encodes and decodes; ``group`` applies the changes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a member of a consumer group says and hears, as values, and what is refused at once."""
+"""Requests and answers of members of consumer groups, as values, and first checks of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the coordinator divides partitions among the members of a consumer group (KIP-848).
+"""The coordinator's assignors ``range`` and ``uniform`` for consumer groups (KIP-848).
 
 ``range`` gives each member a run of neighbouring partitions of each topic, the same numbers for
 topics with the same readers, so that joined topics meet. ``uniform`` balances over all topics and
@@ -133,7 +133,7 @@ class _UniformPlan:
                 self._give(partition, reader.member_id)
 
     def hand_out(self) -> None:
-        """What nobody has goes to whoever has least, the hardest to place first."""
+        """Assign partitions without an owner to the member with the fewest, hardest ones first."""
         open_topics: dict[UUID, list[Partition]] = {}
         for topic_id in self._topics:
             free = [

@@ -1,7 +1,7 @@
 """States of a consumer group (KIP-848) and of its members.
 
-The group's state follows from its epochs and members; a member's is stored with it. What moves a
-member from one to the next is decided by ``reconciliation``.
+The group's state follows from its epochs and members; a member's state is stored with it, and
+``reconciliation`` decides its changes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Steps that heartbeats, joins of classic members and departures have in common (KIP-848).
+"""Steps that heartbeats, joins of classic members and departures share (KIP-848).
 
-Each adds changes to a draft of a group: another subscription, a raised epoch, another division, a
-member's next move towards it. When requests do so, and what they are answered, is decided by
-``consumer_heartbeat`` and ``classic_bridge``.
+Each step adds changes to a draft of a group: another subscription, a raised epoch, another target
+assignment, a member's next move towards it. ``heartbeat`` and ``classic_bridge`` decide which steps
+a request makes, and answer it.
 """
 
 from __future__ import annotations

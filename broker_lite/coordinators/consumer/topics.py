@@ -1,7 +1,7 @@
-"""What a consumer group sees of the cluster's topics: ids, partition counts, names for a pattern.
+"""The cluster's topics for consumer groups: ids, partition counts, and the names of a pattern.
 
-It decides when a group must look again and what its patterns select. Which member gets what is
-decided by the assignors.
+It decides when a group must read them again, and which topics its patterns select. The assignors
+decide which member gets which partition.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Transactional ids, and how their transactions end."""
+"""The transaction coordinator: transactional ids, and the ends of their transactions."""

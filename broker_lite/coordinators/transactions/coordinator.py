@@ -1,9 +1,9 @@
 """The transaction coordinator: who may produce under a transactional id, and how transactions end.
 
 It decides fencing (KIP-98, KIP-360), the life of a transaction in both protocol versions (1, and 2
-of KIP-890), timeouts and the expiry of ids. The legal steps are a table in ``transaction_states``;
-storage is behind ``transaction_log`` and ``markers``. Error names that depend on the version of a
-request are chosen by the handlers: here a fenced producer is always PRODUCER_FENCED.
+of KIP-890), timeouts and the expiry of ids. ``states`` has the table of legal steps; ``log`` and
+``markers`` write to storage. The handlers choose error names that depend on the version of a
+request: here a fenced producer always gets PRODUCER_FENCED.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class TransactionCoordinator:
         producer_epoch: int,
         now_ms: int,
     ) -> ProducerGrant:
-        """Give a producer its identity, and fence whoever had it before.
+        """Give a producer its producer id and epoch, and fence the one that had the id before.
 
         Args:
             transactional_id: None for a producer that is only idempotent.

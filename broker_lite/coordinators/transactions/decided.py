@@ -1,9 +1,8 @@
-"""From a decision to its markers and its completion: the end of a transaction, step by step.
+"""Ends a decided transaction: writes its markers, then its completion.
 
-Log first, each step: the decision is in ``__transaction_state`` when this begins, then come the
-markers, one to each partition, then the completion. Where a power loss is thought of (durability
-``group``), each step waits until the one before it is on the disk. It decides when to try again;
-what is decided, and when, is the coordinator's business.
+The decision is already in ``__transaction_state``. Then a marker is written to each partition, then
+the completion. With durability ``group`` each step waits until the one before it is on the disk.
+This module decides when to try again; the coordinator decides to commit or abort.
 """
 
 from __future__ import annotations
@@ -119,7 +118,7 @@ class DecidedTransactions:
         self._ending.add(transactional_id)
 
     def when_identities_ended(self, callback: Callable[[], None]) -> None:
-        """Call somebody once no such id is left; at once if there is none."""
+        """Call a function when no such id is left; at once if there is none."""
         self._on_ended = callback
         if not self._ending:
             callback()

@@ -1,8 +1,8 @@
-"""The durable memory of the transaction coordinator: ``__transaction_state``, cached by id.
+"""The entries of the transaction coordinator: ``__transaction_state``, cached by transactional id.
 
-Every change goes to the log first and to the cache only after, so that the cache is never ahead of
-what a restart would find. Records are in Kafka's layout: version 0, or the flexible version 1 when
-the feature ``transaction.version`` is at least 1. Which change is legal is decided elsewhere.
+Each change is written to the log before it is made in the cache, so that the cache is never ahead
+of the log that a restart reads. Records are in Kafka's layout: version 0, or the flexible version 1
+if the feature ``transaction.version`` is at least 1. ``states`` decides which changes are legal.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class TransactionLog:
             for record in newest.values():
                 largest = max(largest, self._replay(partition, record))
         for name, entry in self._entries.items():
-            if entry.start_ms > now_ms:  # The clock was set back; its timeout begins anew.
+            if entry.start_ms > now_ms:  # The clock was set back: restart its timeout.
                 self._entries[name] = dataclasses.replace(entry, start_ms=now_ms)
         return largest
 

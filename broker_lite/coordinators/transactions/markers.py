@@ -1,8 +1,8 @@
 """Transaction markers: the control batches that end a transaction in each of its partitions.
 
-This writes one marker to one partition and tells the group coordinator when that partition holds
-committed offsets. Which partitions get which marker, and when to try again, is decided by the
-transaction coordinator; the WriteTxnMarkers handler uses the same door.
+It writes one marker to one partition, and informs the group coordinator if that partition holds
+committed offsets. The transaction coordinator decides which partitions get which marker, and when
+to try again; the WriteTxnMarkers handler uses this module too.
 """
 
 from __future__ import annotations

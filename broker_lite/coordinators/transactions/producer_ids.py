@@ -1,8 +1,8 @@
-"""Producer ids that are unique across restarts: blocks are reserved durably before any is given.
+"""Producer ids that are unique across restarts, by reserving blocks of ids durably.
 
-A block of ids is noted on storage as used up before its first id is handed out, so that the death
-of the process at any point wastes at most one block and never gives an id twice (trap 50). Where
-the note is kept is decided behind :class:`BlockStore`.
+A block of ids is noted on storage as used before its first id is given out. So if the process dies
+at any point, at most one block is wasted and no id is given out twice (trap 50).
+:class:`BlockStore` keeps the note.
 """
 
 from __future__ import annotations

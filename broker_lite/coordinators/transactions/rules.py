@@ -1,7 +1,7 @@
-"""Answers that follow from a transaction's state alone: may this caller go on, may it end, and how.
+"""Rules that depend only on a transaction's state: whether a caller may go on or end it, and how.
 
-Pure functions of an entry and a request, one per rule of KIP-360 and KIP-890; the coordinator acts
-on what they say. They change nothing.
+They are pure functions of an entry and a request, one for each rule of KIP-360 and KIP-890; the
+coordinator acts on their results.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _complete(committed: bool) -> TransactionState:
 
 
 def code_for_append(code: ErrorCode, check: PartitionCheck) -> ErrorCode:
-    """The code that the writer of records is told; old ones retry only what they know."""
+    """Return the error code for a producer of records; old clients retry only codes they know."""
     if code is ErrorCode.PRODUCER_FENCED:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if code is ErrorCode.TRANSACTION_ABORTABLE and check is PartitionCheck.REFUSE_OLD:

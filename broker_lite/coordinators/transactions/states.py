@@ -2,8 +2,8 @@
 
 The table says which state may follow which; the transitions below say how identity, epoch,
 partitions and times change with each step (KIP-98, KIP-360, KIP-890). An entry is immutable: the
-coordinator writes the next one to the log first and replaces the old one only then. When a request
-is answered with which error is decided by ``transaction``, not here.
+coordinator writes the next one to the log, and only then replaces the old one. ``coordinator`` and
+``rules`` decide the answers to requests.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class TransactionEntry:
     def with_next_epoch(
         self, timeout_ms: int, now_ms: int, *, remember_last: bool
     ) -> TransactionEntry:
-        """InitProducerId: the epoch rises by one, which fences whoever held the old one.
+        """InitProducerId: the epoch rises by one, which fences the producer with the old one.
 
         Args:
             timeout_ms: New transaction timeout.
