@@ -23,7 +23,8 @@ from onceflow.sdk import NewTopic, Producer
 PARTITIONS, KEYS = 6, 40
 STEP_MS, DISORDER_MS = 10, 200
 WINDOW_MS, GAP_MS, WITHIN_MS = 500, 300, 400
-BEGIN_MS, END_MS = 1_700_000_000_000, 1_800_000_000_000
+BEGIN_MS = 1_700_000_000_000
+END_MS = BEGIN_MS + 1_000_000_000  # Far enough, and not in the future, which closes nothing.
 IN, OTHER, OUT = "in", "other", "out"
 
 HEAD = """
