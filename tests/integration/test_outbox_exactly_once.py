@@ -178,6 +178,21 @@ def test_a_killed_relay_sends_each_row_once(
     assert left(dsn) == 0
 
 
+@pytest.mark.parametrize("moment", ["before finish", "after finish"])
+def test_a_relay_that_is_killed_while_it_finishes_what_another_began(
+    broker: Broker, dsn: str, tmp_path: Path, moment: str
+) -> None:
+    put(dsn, *range(25))
+    (tmp_path / "relay.py").write_text(RELAY)
+    for killed_at in ("after commit", moment):
+        program = [sys.executable, "relay.py", broker.bootstrap_servers, dsn, killed_at, "0"]
+        assert subprocess.run(program, cwd=tmp_path, check=False).returncode == -signal.SIGKILL
+        assert sorted(sent(broker)) == list(range(10))  # sent once, by the first
+    relay_all(broker, dsn)
+    assert sorted(sent(broker)) == list(range(25))
+    assert left(dsn) == 0
+
+
 def start(workers: Workers, broker: Broker, dsn: str, moment: str, failover_ms: int) -> Worker:
     return workers.start(RELAY, broker.bootstrap_servers, dsn, moment, str(failover_ms))
 

@@ -281,7 +281,8 @@ class OutboxRelay:
         producer = Producer(config=self._producer_config)
         try:
             # Their transaction is committed, so these rows were sent.
-            self._delete(connection, self._last_note())
+            with self._steps("finish"):
+                self._delete(connection, self._last_note())
         except BaseException:
             producer.close(timeout_ms=0)
             raise
