@@ -13,6 +13,8 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Self
 
 from onceflow.sdk.errors import ConfigError, IllegalStateError
@@ -69,10 +71,17 @@ WHERE stored.group_id = %s AND (stored.topic, stored."partition") = (new.topic, 
 _BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = {}"
 _STAGE = "CREATE TEMPORARY TABLE {} ON COMMIT DELETE ROWS AS SELECT * FROM {} WITH NO DATA"
 _STAGED = Identifier("pg_temp", "onceflow_rows")
-# The last row of a key wins: in a newly filled table, ctid rises with the order of rows.
 _UPSERT = """
+INSERT INTO {table} ({columns}) SELECT {columns} FROM {stage} ON CONFLICT ({key}) DO {action}
+"""
+# The last row of a key wins: in a newly filled table, ctid rises with the order of rows.
+_UPSERT_LAST = """
 INSERT INTO {table} ({columns}) SELECT DISTINCT ON ({key}) {columns} FROM {stage}
 ORDER BY {key}, ctid DESC ON CONFLICT ({key}) DO {action}
+"""
+_INTEGERS = """
+SELECT count(*) FROM pg_attribute WHERE attrelid = %s::regclass AND attname = ANY(%s)
+    AND atttypid = ANY('{int2,int4,int8}'::regtype[])
 """
 
 
@@ -120,6 +129,7 @@ class Postgres:
         self._dsn = checked_dsn(dsn)
         self._use_table(table)
         self._key = tuple(key)
+        self._integer_key = False
         self._inbox = inbox
         self.needs_records: bool = inbox is not None
         self._timeout_ms = timeout_ms
@@ -205,6 +215,10 @@ class Postgres:
                 raise
             remedy = f"must be columns of {self._name} with a unique index over exactly them"
             raise ConfigError("key", list(self._key), f"{remedy} ({_line(error)})") from error
+        if self._key:
+            place = (self._table.as_string(connection), list(self._key))
+            found = connection.execute(_INTEGERS, place).fetchone()
+            self._integer_key = found is not None and found[0] == len(self._key)
 
     def _make_ledger(self, connection: PostgresConnection) -> None:
         name = self._ledger.as_string(connection)
@@ -388,7 +402,7 @@ class Postgres:
                 ) from error
 
     def _copy(
-        self, connection: PostgresConnection, columns: Sequence[str], rows: Iterable[Values]
+        self, connection: PostgresConnection, columns: Sequence[str], rows: Sequence[Values]
     ) -> None:
         target = _STAGED if self._key else self._table
         text = SQL("COPY {} ({}) FROM STDIN").format(target, _listed(columns))
@@ -396,13 +410,24 @@ class Postgres:
             for row in rows:
                 copy.write_row(row)
         if self._key:
-            connection.execute(self._upsert(columns))
+            connection.execute(self._upsert(columns, self._are_distinct(columns, rows)))
 
-    def _upsert(self, columns: Sequence[str]) -> Composed:
+    def _are_distinct(self, columns: Sequence[str], rows: Sequence[Values]) -> bool:
+        """Whether each row certainly has a key of its own, so that the server need not sort.
+
+        Of integers that is told here. Of other types only the database knows which are equal.
+        """
+        if not self._integer_key:
+            return False
+        keys = list(map(itemgetter(*map(columns.index, self._key)), rows))
+        values = keys if len(self._key) == 1 else chain.from_iterable(keys)
+        return set(map(type, values)) == {int} and len(set(keys)) == len(keys)
+
+    def _upsert(self, columns: Sequence[str], distinct: bool) -> Composed:
         others = [name for name in columns if name not in self._key]
         change = [SQL("{0} = EXCLUDED.{0}").format(Identifier(name)) for name in others]
         action = SQL("UPDATE SET {}").format(SQL(", ").join(change)) if others else SQL("NOTHING")
-        return SQL(_UPSERT).format(
+        return SQL(_UPSERT if distinct else _UPSERT_LAST).format(
             table=self._table,
             columns=_listed(columns),
             key=_listed(self._key),

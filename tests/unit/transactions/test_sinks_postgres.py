@@ -140,6 +140,35 @@ def test_with_a_key_the_last_row_wins(dsn: str) -> None:
     assert shown == [(1, "c", "red"), (2, "e", "grey")]
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "wanted"),
+    [
+        ("bigint", [1, 2, 3], [(1, 0), (2, 1), (3, 2)]),
+        ("bigint", [1, 2, 1], [(2, 1), (1, 2)]),
+        ("bigint", ["1", "01"], [(1, 1)]),  # one number, two texts
+        ("real", [16_777_216, 16_777_217], [(16_777_216.0, 1)]),  # too near for the column
+        ("text", [1, 2], [("1", 0), ("2", 1)]),
+    ],
+)
+def test_the_last_row_of_a_key_wins_whether_or_not_the_server_has_to_sort(
+    dsn: str, kind: str, values: list[object], wanted: list[tuple[object, ...]]
+) -> None:
+    execute(dsn, f"CREATE TABLE keyed (k {kind} PRIMARY KEY, n integer)")
+    told = [{"k": value, "n": number} for number, value in enumerate(values)]
+    for _ in range(2):
+        written(dsn, ["k"], *told, table="keyed")
+        assert rows_of(dsn, "SELECT k, n FROM keyed ORDER BY n") == wanted
+
+
+def test_a_key_of_two_integers_counts_as_a_whole(dsn: str) -> None:
+    execute(dsn, "CREATE TABLE pairs (a integer, b smallint, n integer, PRIMARY KEY (b, a))")
+    rows = [{"n": n, "a": a, "b": b} for n, (a, b) in enumerate([(1, 1), (1, 2), (2, 1), (1, 1)])]
+    written(dsn, ["a", "b"], *rows[:3], table="pairs")
+    written(dsn, ["a", "b"], *rows, table="pairs")
+    shown = rows_of(dsn, "SELECT a, b, n FROM pairs ORDER BY n")
+    assert shown == [(1, 2, 1), (2, 1, 2), (1, 1, 3)]
+
+
 def test_the_database_says_which_keys_are_equal(dsn: str) -> None:
     """A collation for which "A" and "a" are one key would refuse two of them in one statement."""
     execute(
