@@ -77,9 +77,9 @@ class Copies:
             )
             directory = settings.state_dir / self._topology.app
             directory.mkdir(parents=True, exist_ok=True)
-            self.assignor = TaskAssignor(
-                self._topology, rules, MemberFacts(host_id(directory), settings.application_server)
-            )
+            self._closed.update(self._stores.on_disk())
+            facts = MemberFacts(host_id(directory), settings.application_server, self._closed)
+            self.assignor = TaskAssignor(self._topology, rules, facts)
         return self.assignor
 
     @property

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+from onceflow.processors.errors import StateDirectoryError
 from onceflow.processors.graph.specs import StoreKind
 from onceflow.processors.graph.topology import SubTopology, Topology
 from onceflow.processors.provisioning import Provisioned
@@ -74,6 +76,29 @@ class TaskStores:
         """The directory of a task's map."""
         directory = self._settings.state_dir / self._topology.app / "state"
         return directory / self._topology.group / id.part / str(id.partition)
+
+    def on_disk(self) -> dict[TaskId, int]:
+        """Offsets of the changelogs that the disk holds of each task, of earlier runs.
+
+        A map that another worker has open, or that cannot be read, is left out.
+        """
+        from onceflow.processors.stores.lmdb import DATA_FILE
+        from onceflow.processors.stores.reading import StoredMap
+
+        found: dict[TaskId, int] = {}
+        for part in self._topology.sub_topologies:
+            if not part.states or part.store is StoreKind.MEMORY:
+                continue
+            for file in self.path_of(TaskId(part.name, 0)).parent.glob(f"*/{DATA_FILE}"):
+                path = file.parent
+                if not (path.name.isascii() and path.name.isdigit()):
+                    continue
+                with contextlib.suppress(StateDirectoryError), StoredMap(path) as stored:
+                    marks = stored.marks.stores.values()
+                    found[TaskId(part.name, int(path.name))] = sum(
+                        each.offset or 0 for each in marks
+                    )
+        return found
 
     def open_map(self, id: TaskId) -> ByteMap | None:
         """Open the map of a task; None while another process has locked it.

@@ -19,12 +19,21 @@ import pytest
 from processor_processes import Worker, Workers, committed_values, fill, wait_for, workers_in
 
 from onceflow.broker_lite import Broker
-from onceflow.processors import App
-from onceflow.sdk import Producer
+from onceflow.processors import App, State
+from onceflow.processors.changelog import Restorer
+from onceflow.processors.copies import Copies
+from onceflow.processors.kafka_services import KafkaServices
+from onceflow.processors.stores.lmdb import try_lock
+from onceflow.processors.task import TaskId
+from onceflow.processors.task_stores import TaskStores
+from onceflow.sdk import Consumer, Producer
 from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.model.partitions import TopicPartition
 
 PARTITIONS = 4
 KEYS = 200
+MARKERS = 20
+"""Offsets at the end of a changelog that may be markers alone."""
 CHANGELOG = "standing-count-seen-changelog"
 PROGRAM = """
 import json, logging, sys, threading
@@ -47,7 +56,10 @@ def tell():
     told = None
     while True:
         picture = None if app.figures is None else app.figures.picture
-        now = None if picture is None else [sorted(picture.copies.items()), picture.is_ready]
+        worker = app._worker
+        placing = None if worker is None else worker._copies.assignor
+        held = {} if placing is None else {str(id): n for id, n in placing.facts.sums.items()}
+        now = None if picture is None else [sorted(picture.copies.items()), sorted(held.items())]
         if now != told:
             told = now
             print("copies", json.dumps(now), flush=True)
@@ -86,9 +98,28 @@ def start(
 
 def copies(worker: Worker) -> dict[str, int]:
     """How far the copies of a worker are behind, as it told last."""
-    told = re.findall(r"^copies (.*)$", worker.output(), re.M)
-    last = json.loads(told[-1]) if told else None
+    last = _told(worker)
     return {} if last is None else dict(last[0])
+
+
+def _told(worker: Worker) -> list[list[tuple[str, int]]] | None:
+    told = re.findall(r"^copies (.*)$", worker.output(), re.M)
+    return json.loads(told[-1]) if told else None
+
+
+def have_all(broker: Broker, *several: Worker) -> bool:
+    """Whether each copy holds what is in its changelog now, but for the markers at its end."""
+    partitions = [TopicPartition(CHANGELOG, number) for number in range(PARTITIONS)]
+    with Consumer(bootstrap_servers=broker.bootstrap_servers) as consumer:
+        ends = consumer.end_offsets(partitions)
+    held = [dict(told[1]) for told in map(_told, several) if told is not None]
+    copied = [
+        (each, name) for each, worker in zip(held, several, strict=False) for name in copies(worker)
+    ]
+    return len(held) == len(several) and all(
+        each.get(name, 0) >= ends[TopicPartition(CHANGELOG, int(name[3:]))] - MARKERS
+        for each, name in copied
+    )
 
 
 def assigned(worker: Worker) -> set[str]:
@@ -152,15 +183,16 @@ def test_a_copy_takes_over_when_the_owner_is_killed(
     second = start(broker, workers, tmp_path / "disk-2", store)
     counts.put(3)
     wait_for(counts.are_right, "all is counted")
-    wait_for(lambda: are_even(first, second), "the copies have caught up")
+    wait_for(lambda: are_even(first, second), "each copies the other's tasks")
+    wait_for(lambda: have_all(broker, first, second), "the copies have caught up")
     place = len(second.output())
     first.kill()
     wait_for(lambda: len(assigned(second)) == PARTITIONS, "the second takes over")
     counts.put(2)
     wait_for(counts.are_right, "the state went on where it was")
     for begin, end in restored(second, place):
-        assert begin > 3 * KEYS / PARTITIONS / 2, "it had a copy of what was committed"
-        assert end - begin <= 20, "only markers are left"
+        assert begin > KEYS / PARTITIONS, "it had a copy of what was committed"
+        assert end - begin <= MARKERS, "only markers are left"
     assert second.stop() == 0
 
 
@@ -172,7 +204,8 @@ def test_what_was_never_committed_does_not_count_in_a_copy(
     second = start(broker, workers, tmp_path / "disk-2")
     counts.put()
     wait_for(counts.are_right, "all is counted")
-    wait_for(lambda: are_even(first, second), "the copies have caught up")
+    wait_for(lambda: are_even(first, second), "each copies the other's tasks")
+    wait_for(lambda: have_all(broker, first, second), "the copies have caught up")
     # A zombie of the first worker: its transaction is open, and another one is aborted.
     with Producer(
         bootstrap_servers=broker.bootstrap_servers,
@@ -233,11 +266,61 @@ def test_tasks_move_to_a_new_worker_when_it_has_their_state(
     assert followed is not None
     assert followed.start() < moved.start(), "its copies came first"
     for begin, end in restored(second, 0):
-        assert begin > 3 * KEYS / PARTITIONS / 2
-        assert end - begin <= 20
+        assert begin > KEYS / PARTITIONS
+        assert end - begin <= MARKERS
     counts.put()
     wait_for(counts.are_right, "the state went with them")
     assert (first.stop(), second.stop()) == (0, 0)
+
+
+def test_workers_that_all_stopped_get_back_what_their_disks_hold(
+    broker: Broker, workers: Workers, tmp_path: Path
+) -> None:
+    counts = Counts(broker)
+    first = start(broker, workers, tmp_path / "disk-1")
+    second = start(broker, workers, tmp_path / "disk-2")
+    counts.put(3)
+    wait_for(lambda: are_even(first, second) and counts.are_right(), "both are at work")
+    wait_for(lambda: have_all(broker, first, second), "the copies have caught up")
+    assert (first.stop(), second.stop()) == (0, 0)  # SIGINT leaves the group.
+    again = [start(broker, workers, tmp_path / disk) for disk in ("disk-2", "disk-1")]
+    counts.put()
+    wait_for(lambda: are_even(*again) and counts.are_right(), "both are at work again")
+    for worker in again:
+        assert not re.search(rf"^following {CHANGELOG}-\d from offset 0$", worker.output(), re.M)
+        for begin, end in restored(worker, 0):
+            assert begin > KEYS / PARTITIONS
+            assert end - begin <= 2 * KEYS / PARTITIONS
+    assert [worker.stop() for worker in again] == [0, 0]
+
+
+def test_what_the_disk_holds_is_told_at_the_start(broker: Broker, tmp_path: Path) -> None:
+    app = App(
+        "standing", broker.bootstrap_servers, state_dir=tmp_path / "disk", num_standby_replicas=1
+    )
+
+    @app.processor("in", to="out")
+    def count(value: str, seen: State[int]) -> str:
+        seen.set(seen.get(0) + 1)
+        return value
+
+    Counts(broker).put()
+    app.run(until_end=True)
+    topology = app.topology()
+    services = KafkaServices(app.settings)
+    stores = TaskStores(topology, app.settings, services)
+    restorer = Restorer(services.changelog_reader, services.monotonic_s)
+    copies = Copies(
+        topology, app.settings, stores, restorer, services.monotonic_s, services.wall_ms
+    )
+    placing = copies.placing()
+    assert placing is not None
+    assert set(placing.facts.sums) == {TaskId("in", number) for number in range(PARTITIONS)}
+    assert all(offsets > 0 for offsets in placing.facts.sums.values())
+    lock = try_lock(tmp_path / "disk" / "standing" / "state" / "standing" / "in" / "0.lock")
+    assert lock is not None
+    with lock:
+        assert len(stores.on_disk()) == PARTITIONS - 1, "another worker has one of them open"
 
 
 def test_settings_that_do_not_go_with_copies_are_refused() -> None:
