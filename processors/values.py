@@ -2,7 +2,7 @@
 
 ``bytes`` stays bytes and ``str`` is UTF-8 text. Every other type (dict, list, numbers, dataclass,
 msgspec Struct, TypedDict, pydantic model, ...) is JSON or MessagePack; msgspec checks values
-against the annotation, pydantic models check themselves. ``signatures`` chooses each argument's
+against the annotation, pydantic models check themselves. ``nodes.binding`` makes each argument's
 decoder.
 """
 

@@ -1,6 +1,6 @@
 """Heartbeats and description of consumer groups (KIP-848): between the wire and the coordinator.
 
-These functions translate; what is answered is decided by ``coordinators.consumer_heartbeat``.
+These functions translate; ``coordinators.consumer.heartbeat`` decides the answers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Checks of what calls of the admin clients are given about ACLs, SCRAM users and quotas.
+"""Checks the arguments of admin calls about ACLs, SCRAM users and quotas.
 
-As in ``admin_arguments``, each is refused by the name of its argument before anything is sent.
+As in ``arguments``, an error names the argument, and is raised before anything is sent.
 """
 
 from __future__ import annotations

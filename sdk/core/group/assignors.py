@@ -1,8 +1,8 @@
 """Assignors: how the leader of a group assigns partitions to its members.
 
-Every assignor here is a pure function of the partition counts and the members' subscriptions; the
-bytes in which both travel are the business of ``consumer_protocol``, and when to rebalance is that
-of ``group_member``. Names are Kafka's, so that mixed groups agree on a protocol.
+Each assignor is a pure function of the partition counts and the members' subscriptions.
+``consumer_protocol`` encodes both, and ``classic_member`` decides when to rebalance. The names are
+Kafka's, so that groups with other clients agree on a protocol.
 """
 
 from __future__ import annotations

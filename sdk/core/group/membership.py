@@ -1,10 +1,10 @@
 """The part of both group protocols that faces the application, and their timers.
 
-A rebalance goes on only when the application polls, has been told (`RebalanceEvent`) and has
-confirmed, so that no partition changes hands behind its back. Signs of life do not wait for it,
+A rebalance continues only when the application has polled, got the `RebalanceEvent` and confirmed
+it, so that no partition moves without its knowledge. Heartbeats do not wait for the application,
 unless it fails to poll for ``max.poll.interval.ms`` (KIP-62). The protocols are in
-``group_member`` (classic) and ``consumer_member`` (KIP-848). Nothing here waits, reads a clock, or
-knows offsets and positions.
+``classic_member`` and ``consumer_member`` (KIP-848). This module never waits, reads no clock, and
+knows no offsets.
 """
 
 from __future__ import annotations

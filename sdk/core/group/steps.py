@@ -1,6 +1,6 @@
 """Values that group members exchange with the application and with their driver.
 
-The machines that make and take them are ``group_member`` and ``consumer_member``.
+The machines ``classic_member`` and ``consumer_member`` make and take them.
 """
 
 from __future__ import annotations
