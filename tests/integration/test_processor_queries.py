@@ -300,13 +300,20 @@ def test_a_query_finds_its_owner_and_a_stale_one_gives_no_value(
             assert client.get("count.seen", key, int) == 2
 
 
-def test_several_workers_of_one_command_answer_each(broker: Broker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [(), ("--threads",)], ids=["processes", "threads"])
+def test_several_workers_of_one_command_answer_each(
+    broker: Broker, tmp_path: Path, kind: tuple[str, ...]
+) -> None:
     put(broker, "bob", "x")
-    with command(broker, tmp_path / "one", "--workers", "2", "--threads") as (process, _):
-        with command(broker, tmp_path / "two") as (_, told):
-            client = StateClient([told["queries"].removeprefix("http://")], timeout_ms=30_000)
-            assert client.get("count.seen", "bob", int) in (None, 1)
-            wait_for(lambda: client.get("count.seen", "bob", int) == 1, "whoever has it")
+    with command(broker, tmp_path / "one", "--workers", "2", *kind) as (process, start):
+        assert "queries" not in start
+        told = [json.loads(process.stdout.readline()) for _ in range(2)]
+        assert {each["worker"] for each in told} == {0, 1}
+        servers = [each["queries"].removeprefix("http://") for each in told]
+        assert len(set(servers)) == 2
+        for server in servers:
+            client = StateClient([server], timeout_ms=30_000)
+            wait_for(lambda: client.get("count.seen", "bob", int) == 1, "whoever has it")  # noqa: B023
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
 

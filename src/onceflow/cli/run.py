@@ -413,6 +413,8 @@ def _run_here(
         own = {n: inside.of(each, stack, n) for n, each in enumerate(several.apps)}
         workers = len(several.apps)
         _tell_start(app, target, serving.gathered(lambda: own, stack), as_json, workers)
+        for number, addresses in own.items():
+            _tell_queries(target, number, addresses, as_json)
         return several.run(until_end=until_end)
     addresses = serving.of(app, stack)
     if line is None:
@@ -452,7 +454,11 @@ def _run_processes(
         for number in range(workers)
     ]
     bounds = Replacements(app.settings.replace(uncaught_error="replace"), time.monotonic)
-    supervisor = Supervisor(commands, bounds.allow, app.settings.shutdown_timeout_ms)
+
+    def serves(number: int, addresses: Mapping[str, str]) -> None:
+        _tell_queries(target, number, addresses, as_json)
+
+    supervisor = Supervisor(commands, bounds.allow, app.settings.shutdown_timeout_ms, serves)
 
     def addresses() -> dict[int, Mapping[str, str] | None]:
         found = dict(supervisor.workers)
@@ -555,6 +561,17 @@ def _tell_start(
     click.echo(f"onceflow run {target}: {shown}", err=True)
     for name, address in serves.items():
         click.echo(f"onceflow run {target}: {name} at {address}", err=True)
+
+
+def _tell_queries(target: str, number: int, addresses: Mapping[str, str], as_json: bool) -> None:
+    """Say where one of several workers answers queries, if it does."""
+    address = addresses.get("queries")
+    if address is None:
+        return
+    if as_json:
+        _tell({"event": "serving", "worker": number, "queries": address})
+    else:
+        click.echo(f"onceflow run {target}: queries of worker {number} at {address}", err=True)
 
 
 def _tell(event: dict[str, object]) -> None:

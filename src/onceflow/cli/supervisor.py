@@ -50,6 +50,7 @@ class Supervisor:
         commands: The words that start each worker; a descriptor of its lifeline is added.
         allow: Whether a killed worker is started again; it is given what happened, and counts.
         shutdown_timeout_ms: Time that workers have for an orderly stop.
+        serves: Called with the number of a worker and its addresses when it tells them.
     """
 
     def __init__(
@@ -57,9 +58,11 @@ class Supervisor:
         commands: Sequence[Sequence[str]],
         allow: Callable[[Exception], bool],
         shutdown_timeout_ms: int,
+        serves: Callable[[int, Mapping[str, str]], None],
     ) -> None:
         self._commands = commands
         self._allow = allow
+        self._serves = serves
         self._killed_after_s = shutdown_timeout_ms / 1000 + KILLED_AFTER_S
         self._stopped_by: signal.Signals | None = None
         self.workers: dict[int, WorkerProcess] = {}
@@ -151,7 +154,7 @@ class Supervisor:
         reader, writer = await asyncio.open_connection(sock=here, limit=EVENT_BYTES_MAX)
         try:
             # A worker that a killed one left behind may hold the socket: its process decides.
-            listening = asyncio.create_task(self._listen(worker, reader))
+            listening = asyncio.create_task(self._listen(number, worker, reader))
             status = await process.wait()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(listening, 1.0)
@@ -162,11 +165,14 @@ class Supervisor:
             self.reports.append(worker.report)
         return status
 
-    async def _listen(self, worker: WorkerProcess, reader: asyncio.StreamReader) -> None:
+    async def _listen(
+        self, number: int, worker: WorkerProcess, reader: asyncio.StreamReader
+    ) -> None:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
                 event = json.loads(line)
                 if event["event"] == "serving":
                     worker.addresses = event["addresses"]
+                    self._serves(number, worker.addresses)
                 elif event["event"] == "ended":
                     worker.report = event
