@@ -130,8 +130,9 @@ Result = tuple[bytes | None, int | None, bytes | None]
 
 
 def topics(replicas: int) -> list[NewTopic]:
-    """The topics of every kind."""
-    return [NewTopic(name, PARTITIONS, replicas) for name in (IN, OTHER, OUT, "late")]
+    """The topics of every kind; nothing expires, although event times are long ago."""
+    kept = {"retention.ms": "-1"}
+    return [NewTopic(name, PARTITIONS, replicas, kept) for name in (IN, OTHER, OUT, "late")]
 
 
 @dataclass
