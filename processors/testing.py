@@ -1,8 +1,8 @@
 """Runs an application in memory, record by record, for tests: no broker, no files, no waiting.
 
-Records go through the same tasks, nodes, policies, retries and state codecs as in a worker; every
-record is one committed unit. What needs a group or brokers (rebalances, crashes, aborts) is not
-played here: use ``onceflow.broker_lite.Broker`` in process for that.
+Records go through the same tasks, nodes, policies, retries and state codecs as in a worker; each
+record is one committed unit. For rebalances, crashes and aborts, which need a group or brokers, use
+``onceflow.broker_lite.Broker`` in process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from onceflow.sdk.model.partitions import Headers, RecordMetadata, TopicPartitio
 from onceflow.transactions.colour import run_blocking
 
 PASSES_MAX = 100_000
-"""Records that one ``send`` may cause, so that a ring of processors ends with an error."""
+"""Most records that one ``send`` may cause, so that an endless loop of processors is an error."""
 
 
 class _Written:
@@ -61,8 +61,8 @@ class TestDriver:
 
     Args:
         app: The application; its settings and brokers are not used.
-        partitions: Partition count of every topic.
-        start_ms: Where the driver's clock begins; records get its time, retries move it on.
+        partitions: Partition count of each topic.
+        start_ms: Start of the driver's clock; records get its time, and retries move it on.
     """
 
     __test__ = False  # Not a test class, for pytest.
@@ -156,7 +156,7 @@ class TestDriver:
         run_blocking(self._resources.close())
 
     def advance(self, milliseconds: int) -> None:
-        """Move the driver's clock on, and process what falls due by it.
+        """Move the driver's clock on, and process everything that becomes due.
 
         Args:
             milliseconds: How far.
@@ -245,7 +245,7 @@ class TestDriver:
         await self._run(task)
 
     async def _run(self, task: Task) -> None:
-        """Process what a task has, and what is due, each in a unit of its own."""
+        """Process a task's records and due rows, each in its own unit."""
         try:
             while True:
                 ready_s = task.ready_s(self._seconds())
@@ -309,11 +309,11 @@ class TestDriver:
         """All records of a topic, inputs included, in the order in which they were written.
 
         Args:
-            topic: Topic name. A handler may write to topics that are declared nowhere, so one
-                without records is empty, unless it looks like a known one written wrongly.
+            topic: Topic name. As handlers may write to undeclared topics, an unknown name gives an
+                empty list, unless it looks like a misspelt known topic.
 
         Raises:
-            LookupError: It is none of the known topics, but nearly one.
+            LookupError: The name is nearly that of a known topic.
         """
         known = self._topics()
         if topic not in known and difflib.get_close_matches(topic, known, n=1, cutoff=0.8):
@@ -370,7 +370,7 @@ class TestDriver:
             ``ListState``.
 
         Raises:
-            LookupError: There is no such state; the ones there are are named.
+            LookupError: There is no such state; the message names the existing ones.
         """
         specs = {state.name: state for state in self._topology.states}
         spec = specs.get(f"{processor}.{name}")
