@@ -6,12 +6,14 @@ that position, not the last record, decides, since markers and aborted records h
 
 from __future__ import annotations
 
+import bisect
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -20,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from onceflow.sdk.model.columns import RecordColumns
 from onceflow.spark_integration.options import PartitionOffsets, SourceOptions
 from onceflow.spark_integration.planning import (
     MARK,
@@ -34,7 +37,7 @@ from onceflow.spark_integration.planning import (
 from onceflow.spark_integration.positions import STARTING, MissingPartitionsError, PositionFinder
 
 if TYPE_CHECKING:
-    from onceflow.sdk import Admin, ConsumerRecord, TopicPartition
+    from onceflow.sdk import Admin, TopicPartition
 
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
@@ -112,29 +115,47 @@ def _arrow_schema(options: SourceOptions) -> pa.Schema:
 
 
 def _record_batch(
-    records: Sequence[ConsumerRecord], schema: pa.Schema, options: SourceOptions
+    found: RecordColumns[bytes | None, bytes | None], schema: pa.Schema, options: SourceOptions
 ) -> pa.RecordBatch:
-    count = len(records)
-    # A record without a timestamp (-1) becomes null.
-    times = [r.timestamp_ms * 1000 if r.timestamp_ms >= 0 else None for r in records]
+    count = len(found)
     form = options.value_format
-    if form is None:
-        values = pa.array([r.value for r in records], pa.binary())
-    else:
-        values = form.decoded(records)
+    times = pa.array(found.timestamps_ms, pa.int64())
+    # A record without a timestamp (-1) becomes null.
+    known = pc.if_else(pc.less(times, 0), pa.scalar(None, pa.int64()), pc.multiply(times, 1_000))
     columns = [
-        pa.array([r.key for r in records], pa.binary()),
-        values,
-        pa.array([records[0].topic] * count, pa.string()),
-        pa.array([records[0].partition] * count, pa.int32()),
-        pa.array([r.offset for r in records], pa.int64()),
-        pa.array(times, pa.timestamp("us", tz="UTC")),
-        pa.array([int(r.timestamp_type) for r in records], pa.int32()),
+        pa.array(found.keys, pa.binary()),
+        pa.array(found.values, pa.binary()) if form is None else form.decoded(found),
+        pa.repeat(found.topic, count),
+        pa.repeat(pa.scalar(found.partition, pa.int32()), count),
+        pa.array(list(found.offsets), pa.int64()),
+        known.cast(pa.timestamp("us", tz="UTC")),
+        pa.repeat(pa.scalar(int(found.timestamp_type), pa.int32()), count),
     ]
     if options.include_headers:
-        lists = [[{"key": k, "value": v} for k, v in r.headers] or None for r in records]
+        lists: list[list[dict[str, object]] | None] = [None] * count
+        for number, headers in found.headers.items():
+            lists[number] = [{"key": name, "value": value} for name, value in headers]
         columns.append(pa.array(lists, schema.field("headers").type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _before(
+    found: RecordColumns[bytes | None, bytes | None], end: int
+) -> RecordColumns[bytes | None, bytes | None]:
+    """Records in front of an offset."""
+    count = bisect.bisect_left(found.offsets, end)
+    if count == len(found):
+        return found
+    return RecordColumns(
+        found.topic,
+        found.partition,
+        found.offsets[:count],
+        found.values[:count],
+        keys=found.keys[:count],
+        timestamps_ms=found.timestamps_ms[:count],
+        timestamp_type=found.timestamp_type,
+        headers={number: headers for number, headers in found.headers.items() if number < count},
+    )
 
 
 def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.RecordBatch]:
@@ -157,7 +178,7 @@ def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.Recor
         position, moved_at = range_.start, time.monotonic()
         while position < range_.end:
             try:
-                polled = consumer.poll(timeout_ms=500, max_records=ROWS_PER_BATCH_MAX)
+                polled = consumer.poll_columns(500, ROWS_PER_BATCH_MAX).get(tp)
                 now_at = consumer.position(tp)
             except NoOffsetForPartitionError as error:
                 if options.fail_on_data_loss:
@@ -172,9 +193,8 @@ def read_range(options: SourceOptions, range_: OffsetRange) -> Iterator[pa.Recor
                 consumer.seek(tp, now_at)
                 position, moved_at = now_at, time.monotonic()
                 continue
-            records = [r for r in polled.get(tp, ()) if r.offset < range_.end]
-            if records:
-                yield _record_batch(records, schema, options)
+            if polled is not None and (found := _before(polled, range_.end)):
+                yield _record_batch(found, schema, options)
             if now_at != position:
                 position, moved_at = now_at, time.monotonic()
             elif time.monotonic() - moved_at > options.poll_timeout_ms / 1000:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
@@ -37,7 +37,7 @@ from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.serde import to_json, to_msgpack
 
 if TYPE_CHECKING:
-    from onceflow.sdk import ConsumerRecord
+    from onceflow.sdk.model.columns import RecordColumns
     from onceflow.sdk.schema_registry import RegistrySerde
 
 FORMATS: Final = ("json", "msgpack", "avro")
@@ -79,38 +79,40 @@ class ValueFormat:
         assert self.schema is not None, "the source has a schema"
         return to_arrow_type(self.schema, timezone="UTC")
 
-    def decoded(self, records: Sequence[ConsumerRecord]) -> pa.Array:
-        """Decode the values of records of one topic.
+    def decoded(self, found: RecordColumns[bytes | None, bytes | None]) -> pa.Array:
+        """Decode the values of a run of records.
 
         Args:
-            records: The records.
+            found: The records.
 
         Raises:
             ValueFormatError: A value does not fit; the error names its record.
         """
         kind = self.arrow_type
-        decode = self._decoder(records[0].topic)
-        found = [self._one(record, decode, kind) for record in records]
+        decode = self._decoder(found.topic)
+        values = [self._one(found, number, decode, kind) for number in range(len(found))]
         try:
-            return pa.array(found, kind)
+            return pa.array(values, kind)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             # Say which one it is.
-            checked = (self._one(record, decode, kind, checks=True) for record in records)
-            return pa.array(list(checked), kind)
+            numbers = range(len(found))
+            return pa.array([self._one(found, n, decode, kind, checks=True) for n in numbers], kind)
 
     def _one(
         self,
-        record: ConsumerRecord,
+        found: RecordColumns[bytes | None, bytes | None],
+        number: int,
         decode: Callable[[bytes], object],
         kind: pa.DataType,
         *,
         checks: bool = False,
     ) -> object:
         """Decode one value; with ``checks`` see whether Arrow takes it too."""
-        if record.value is None:
+        data = found.values[number]
+        if data is None:
             return None
         try:
-            value = decode(record.value)
+            value = decode(data)
             if checks:
                 pa.scalar(value, kind)
         except Exception as error:
@@ -118,7 +120,7 @@ class ValueFormat:
                 return None
             assert self.schema is not None
             raise ValueFormatError(
-                f"{record.topic}-{record.partition}@{record.offset}: the value is not "
+                f"{found.topic_partition}@{found.offsets[number]}: the value is not "
                 f"{self.format} of type {self.schema.simpleString()}: {error}. Set "
                 "valueErrors=null to read null in its place"
             ) from error

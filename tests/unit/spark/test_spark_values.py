@@ -30,8 +30,8 @@ from pyspark.sql.types import (
 )
 from schema_registry_fake import FakeRegistry
 
-from onceflow.sdk import ConsumerRecord
 from onceflow.sdk.errors import ConfigError, SerializationError
+from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.schema_registry import SchemaRegistry, avro_serde
 from onceflow.spark_integration.options import SinkOptions, SourceOptions
 from onceflow.spark_integration.value_types import (
@@ -70,8 +70,8 @@ VALUE = {
 }
 
 
-def records(*values: bytes | None) -> list[ConsumerRecord]:
-    return [ConsumerRecord("t", 3, offset, 0, value=value) for offset, value in enumerate(values)]
+def records(*values: bytes | None) -> RecordColumns[bytes | None, bytes | None]:
+    return RecordColumns("t", 3, range(len(values)), list(values), keys=[None] * len(values))
 
 
 @pytest.mark.parametrize("format", ["json", "msgpack"])
