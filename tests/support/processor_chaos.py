@@ -42,6 +42,7 @@ app = App(
     state_dir=directory,
     commit_interval_ms=100,
     aborts_max=1_000,
+    bootstrap_timeout_ms=120_000,  # A broker that starts on a busy machine takes its time.
     consumer_settings={"group_protocol": protocol} if protocol == "consumer" else {},
 )
 failed = set()
