@@ -481,6 +481,7 @@ SLOW = (
     "offsets of waiting tasks are left out",
     "tasks outlive their partitions",
     "what fails of an aborted unit is blamed on the next",
+    "a refused row is not looked for",
 )
 """Those that take many seeds: run by ``pytest -m chaos tests/simulation``."""
 
