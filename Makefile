@@ -9,7 +9,7 @@ READY := .setup/ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup interpreters java demo docs test check check-types check-rules fix conformance client-suite differential sim chaos spark-chaos image container-test bench dist release-check clean
+.PHONY: help setup interpreters java demo docs test check check-types check-rules fix conformance client-suite differential sim chaos spark-chaos image container-test bench dist release-check lock clean
 
 help: ## what can be asked for
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -96,6 +96,9 @@ dist: $(READY) ## source archive, and from it the wheel for the interpreter at h
 
 release-check: $(READY) ## what dist builds, in clean environments of every Python from 3.11 on, compiled and plain
 	@$(BIN)/python tools/release_check.py
+
+lock: $(READY) ## the development environment's releases, in requirements-dev.lock
+	@$(BIN)/python -m uv pip compile -q --universal --python-version 3.11 --extra dev --no-annotate --no-header --upgrade -o requirements-dev.lock pyproject.toml
 
 clean: ## caches and build output (not the virtual environment)
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -5,6 +5,10 @@ takes every Python that `tools/pythons.sh` finds. For each one it installs the w
 another interpreter is built from the source archive) and, forbidding to compile, the source
 archive, each into a new virtual environment, and runs `tools/smoke.py` there. Without a C compiler
 it fails: a release is compiled.
+
+Then it installs the wheel with its extras twice more, with the oldest and with the newest releases
+of all libraries that pyproject.toml allows, and runs `tools/smoke_extras.py` too. The licences of
+what came along are printed; one that is not known to be compatible is a failure.
 """
 
 from __future__ import annotations
@@ -18,7 +22,34 @@ import tempfile
 import time
 from pathlib import Path
 
+from smoke_extras import EXTRAS
+
 ROOT = Path(__file__).resolve().parents[1]
+
+
+ENDS = ("lowest-direct", "highest")
+"""Which releases uv takes: the oldest of what the project names itself, or the newest."""
+LICENCES = (
+    "apache",
+    "bsd",
+    "isc",
+    "lgpl",
+    "lesser general public",
+    "mit",
+    "mozilla public",
+    "mpl",
+    "psf",
+    "python software foundation",
+)
+"""Words of licences under which a library may be used beside code under Apache-2.0."""
+TELL_LICENCES = """
+import importlib.metadata as m
+for d in sorted(m.distributions(), key=lambda d: d.name.lower()):
+    told = d.metadata
+    names = [c.rpartition(" :: ")[2] for c in told.get_all("Classifier") or () if "License" in c]
+    text = told.get("License-Expression") or "; ".join(names) or (told.get("License") or "")
+    print(d.name, d.version, " ".join(text.split())[:60], sep="\\t")
+"""
 
 
 class StepFailedError(Exception):
@@ -82,6 +113,35 @@ def try_in_new_environment(python: str, package: Path, engine: str, folder: Path
     return run([folder / "bin" / "python", ROOT / "tools" / "smoke.py", engine]).strip()
 
 
+def try_end(resolution: str, wheel: Path, folder: Path) -> str:
+    """Install the wheel and its extras with releases of one end; returns what the trials print."""
+    folder.mkdir()
+    uv = [sys.executable, "-m", "uv", "pip"]
+    found = folder / "found.txt"
+    version = ".".join(map(str, sys.version_info[:2]))
+    words = ["-q", "--resolution", resolution, "--python-version", version, "-o", found]
+    run([*uv, "compile", *words, ROOT / "pyproject.toml", *_extra_words()])
+    run([sys.executable, "-m", "venv", folder / "env"])
+    python = folder / "env" / "bin" / "python"
+    run([*uv, "install", "-q", "--python", python, "-r", found])
+    run([python, "-m", "pip", "install", "-q", "--no-deps", wheel])
+    told = [run([python, ROOT / "tools" / "smoke.py", "compiled"]).strip()]
+    told.append(run([python, ROOT / "tools" / "smoke_extras.py"]).strip())
+    licences = run([python, "-c", TELL_LICENCES]).strip()
+    unknown = [
+        line
+        for line in licences.splitlines()
+        if not any(word in line.partition("\t")[2].lower() for word in LICENCES)
+    ]
+    if unknown:
+        raise StepFailedError("licences that nobody has looked at:\n" + "\n".join(unknown))
+    return "\n".join([*told, *(licences.splitlines() if resolution == ENDS[-1] else [])])
+
+
+def _extra_words() -> list[str]:
+    return [word for extra in EXTRAS for word in ("--extra", extra)]
+
+
 def main() -> None:
     """Build, and go through the interpreters."""
     found = run(["bash", ROOT / "tools" / "pythons.sh"]).split()
@@ -96,6 +156,8 @@ def main() -> None:
                     folder = work / f"{engine}-{number}"
                     line = try_in_new_environment(python, package, engine, folder)
                     print(f"{package.name}: {line}", flush=True)
+            for resolution in ENDS:
+                print(f"{resolution}: {try_end(resolution, ours, work / resolution)}", flush=True)
         except StepFailedError as error:
             sys.exit(f"release-check: failed: {error}")
     print(f"release-check: {len(found)} interpreters in {time.monotonic() - begin:.0f} s")
