@@ -65,7 +65,7 @@ What tests replace from outside stays plain: compiled code calls its own methods
 broker that is the log itself and its producers, where the simulation plants its faults.
 """
 
-COMPILER_REQUIRES = ("mypy>=2.4,<2.5", "msgspec>=0.18")
+COMPILER_REQUIRES = ("mypy>=2.4,<2.5", "msgspec>=0.19")
 """What compiling needs: mypyc, and what the modules import while mypy checks their types.
 
 mypyc's output works with the librt that its own release asks for, and newer ones. The bound on
