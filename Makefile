@@ -27,8 +27,8 @@ java: ## a Java 17+ runtime (on Debian as root it is installed, elsewhere you ar
 demo: $(READY) java ## exactly-once on 336,776 flights while processes are killed
 	@$(BIN)/python -m examples.flights $(ARGS)
 
-test: $(READY) java ## everything but Apache Kafka itself; under 10 minutes on 2 cores (PLAIN=1: nothing compiled)
-	@$(if $(PLAIN),$(BIN)/python tools/plain_tree.py && ONCEFLOW_COMPILE=0 PYTHONPATH=$(CURDIR)/.setup/plain )$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not kafka and not chaos and not container" $(ARGS)
+test: $(READY) java ## everything but Apache Kafka itself; under 15 minutes on 2 cores (PLAIN=1: nothing compiled)
+	@$(if $(PLAIN),$(BIN)/python tools/plain_tree.py && ONCEFLOW_COMPILE=0 PYTHONPATH=$(CURDIR)/.setup/plain )$(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder -m "not kafka and not chaos and not container" $(ARGS)
 
 BUILD_SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 

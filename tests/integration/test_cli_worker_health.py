@@ -172,8 +172,18 @@ def test_one_port_may_serve_both(broker: Broker) -> None:
 
 
 def _application(broker: Broker, figures: WorkerFigures | None) -> Mapping[str, Any]:
-    settings = App("counting", broker.bootstrap_servers).settings
-    return {"name": "counting", "settings": settings, "figures": figures}
+    app = App("counting", broker.bootstrap_servers)
+
+    @app.processor("in")
+    def count(value: bytes) -> None:
+        pass
+
+    return {
+        "name": "counting",
+        "settings": app.settings,
+        "figures": figures,
+        "topology": app.topology,
+    }
 
 
 def test_answers_for_workers_that_are_not_well(broker: Broker) -> None:

@@ -394,7 +394,7 @@ class Fault:
 
 
 FAULTS = {
-    "inboxes outlive an abort": Fault(_inboxes_outlive_an_abort, TWICE),
+    "inboxes outlive an abort": Fault(_inboxes_outlive_an_abort, TWICE, seeds=400),
     "tasks outlive their partitions": Fault(_tasks_outlive_their_partitions, TWICE, seeds=200),
     "offsets of waiting tasks are left out": Fault(_offsets_of_waiting_tasks_are_left_out, TWICE),
     "offsets run ahead": Fault(_offsets_run_ahead, ("not processed",)),
@@ -475,6 +475,7 @@ FAULTS = {
 
 
 SLOW = (
+    "inboxes outlive an abort",
     "a group that turned classic again takes its generation for divided",
     "what is not committed is purged",
     "offsets run ahead",

@@ -14,8 +14,9 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -72,7 +73,8 @@ class BadQueryError(ValueError):
     """A part of the address is not what it must be; the text names it and says what to write."""
 
 
-class Writing(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Writing:
     """What the console may change.
 
     Attributes:
@@ -80,7 +82,7 @@ class Writing(NamedTuple):
         replay: Replays the dead letters of a topic, or only counts them, in a thread.
     """
 
-    token: str
+    token: str = field(repr=False)
     replay: Callable[[str, bool], list[dict[str, object]]]
 
 
