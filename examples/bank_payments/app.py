@@ -55,6 +55,8 @@ def main() -> None:
         group_id="bank",
         slot=SLOT,
         commit_interval_ms=100,
+        # A static member: the slot's next process goes on at once, not after session_timeout_ms.
+        consumer_settings={"group_instance_id": f"bank-{SLOT}"},
     ) as session:
         while not stopping.is_set():
             for records in session.poll(200).values():
