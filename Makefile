@@ -60,8 +60,8 @@ fix: $(READY) ## format and mend what can be mended by machine
 	@$(BIN)/python tools/declared_types.py
 	@for page in api config design tables; do $(BIN)/python tools/$${page}_docs.py; done
 
-conformance: $(READY) java ## the same tests against Apache Kafka and its tools (fetched once by Maven)
-	@$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m kafka -p no:randomly $(ARGS)
+conformance: $(READY) java ## the same tests against Apache Kafka and its tools (fetched once by Maven; SLOW=1: also those that take minutes)
+	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "kafka and not chaos$(if $(SLOW),, and not slow)" -p no:randomly $(ARGS)
 
 client-suite: $(READY) ## tests of other clients' publishers against our broker (ARGS="kafka-python")
 	@$(BIN)/python tools/client_suites.py $(ARGS)

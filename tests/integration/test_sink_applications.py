@@ -185,7 +185,7 @@ def put(address: str, topic: str, texts: list[str]) -> None:
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.slow)])
 def test_kills_at_any_moment_store_each_row_once(
     address: str, protocol: str, target: Target, workers: Workers, tmp_path: Path
 ) -> None:
@@ -206,7 +206,7 @@ def test_kills_at_any_moment_store_each_row_once(
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize("protocol", ["classic", pytest.param("consumer", marks=pytest.mark.slow)])
 def test_workers_come_go_and_sleep(
     address: str, protocol: str, workers: Workers, tmp_path: Path
 ) -> None:

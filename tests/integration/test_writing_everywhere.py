@@ -128,7 +128,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
-@pytest.fixture(params=["classic", "consumer"])
+@pytest.fixture(params=["classic", pytest.param("consumer", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, address: str) -> Place:
     protocol = str(request.param)
     real = "apache_kafka" in request.fixturenames or "apache-kafka" in request.node.name
@@ -211,6 +211,7 @@ def test_a_postgres_sink_is_killed_at_each_step(place: Place, dsn: str, workers:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_an_sqlite_sink_is_killed_at_each_step(
     place: Place, workers: Workers, tmp_path: Path
@@ -233,6 +234,7 @@ def test_an_sqlite_sink_is_killed_at_each_step(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", ["lines", "parquet"])
 def test_a_sink_of_files_is_killed_at_each_step(
