@@ -71,7 +71,7 @@ def route(
             ``partition_counts``.
         topic: Topic of every row; None when the rows have a column ``topic``.
         options: The sink's options. With them rows become finished Kafka batches before Spark
-            moves them, which takes half the time; give the sink the same ones.
+            moves them; give the sink the same ones.
 
     Returns:
         Without ``options``, the same rows with a column ``partition``, those of one Kafka
