@@ -300,6 +300,14 @@ class SessionCore:
         """The application gets all that the last poll took: the face returns it."""
         self._in_hand = None
 
+    def _nothing_handed_out(self) -> None:
+        """Forget how far the application got: the work is aborted and read again.
+
+        An abort within a poll's callback comes before the poll's records. Of these nothing is
+        handed out yet, although they may lie where the application was before.
+        """
+        self._in_hand = None if self._is_noted else {}
+
     def one_by_one(self, records: Records) -> Iterator[ConsumerRecord[object, object]]:
         """Yield what the last poll took; what was not yielded is not committed.
 
@@ -729,8 +737,7 @@ class SessionCore:
             if partition in assigned
         }
         self._polled.clear()
-        if self._is_noted:
-            self._in_hand = None
+        self._nothing_handed_out()
         if touched:
             await self._positions.rewind(self.consumer, touched, is_unknown=is_unknown)
 
@@ -779,6 +786,7 @@ class SessionCore:
         shared = self._fences.fenced(self._clock())
         consumer, self._consumer = self.consumer, None
         self._commit_offsets.clear()
+        self._nothing_handed_out()
         self._positions.clear()
         self._failure = None
         self._snapshot = None

@@ -42,6 +42,7 @@ from onceflow.transactions import (
 
 IN0 = TopicPartition("in", 0)
 IN1 = TopicPartition("in", 1)
+IN2 = TopicPartition("in", 2)
 
 
 def make_config(**changes: object) -> SessionConfig:
@@ -851,3 +852,41 @@ def test_an_interrupted_beginning_leaves_no_transaction_unseen(
     assert session.commit()
     assert cluster.values("out") == ["A", "B", "C"]
     assert cluster.offset("in") == 3
+
+
+# Loops over single records -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", ["refused", "fenced"])
+def test_a_loop_goes_on_with_what_is_read_again_after_an_abort(
+    cluster: FakeCluster, reason: str
+) -> None:
+    """After a commit that became an abort the rest of the poll comes again, and only once."""
+    error = TransactionAbortableError() if reason == "refused" else ProducerFencedError()
+    session = make_session(cluster)
+    cluster.fail("commit_transaction", error)
+    seen = []
+    for record in session.records():
+        seen.append(record.value)
+        session.send("out", record.value)
+        done = session.commit()
+        if done and record.value == "c":
+            break
+    assert seen == ["a", "a", "b", "c"]
+    assert cluster.values("out") == ["a", "b", "c"]
+
+
+def test_an_abort_within_a_loops_poll_leaves_nothing_handed_out(cluster: FakeCluster) -> None:
+    """The poll that aborts in its rebalance returns the records again; then one is taken."""
+    cluster.put("in", "d", "e", partition=1)
+    session = make_session(cluster, IN0, IN1, IN2)
+    loop = session.records()
+    assert [next(loop).value for _ in range(5)] == ["a", "b", "c", "d", "e"]
+    session.send("out", "aborted")
+    cluster.rebalance([IN0, IN1])
+    cluster.fail("flush", TransactionAbortableError())
+    assert next(loop).value == "a"
+    session.send("out", "A")
+    assert session.commit()
+    assert (cluster.offset("in", 0), cluster.offset("in", 1)) == (1, None)
+    assert cluster.values("out") == ["A"]
