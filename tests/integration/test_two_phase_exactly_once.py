@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from interruptions import POINTS_MAX, InterruptAt
 from postgres_server import PostgresServer, execute, rows_of
 from processor_processes import Workers, fill, read_all, wait_for, workers_in
 
@@ -141,6 +142,35 @@ def take(session: TwoPhaseSession[object, object], count: int) -> None:
                 session.connection.execute("INSERT INTO rows VALUES (%s)", (int(record.value),))  # type: ignore[call-overload]
                 session.send("out", record.value)
                 count -= 1
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Of coroutines.
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize("then", ["commit", "poll"])
+def test_what_an_interrupted_poll_took_is_read_again(broker: Broker, dsn: str, then: str) -> None:
+    """A signal comes at each point in turn of a poll that has records at hand."""
+    asked, settings = 0, {"fetch_max_wait_ms": 10}
+    with session_of(broker, dsn, consumer_settings=settings) as session:
+        for point in range(POINTS_MAX):
+            fill(broker.bootstrap_servers, "in", numbers(1, asked))
+            asked += 1
+            interrupt = InterruptAt(point)
+            polled = interrupt.run(lambda: session.poll(5_000))
+            if polled is None and then == "commit":
+                session.commit()
+            for records in (polled or {}).values():
+                for record in records:
+                    session.connection.execute("INSERT INTO rows VALUES (%s)", (int(record.value),))  # type: ignore[call-overload]
+                    session.send("out", record.value)
+            if polled is None:
+                take(session, asked - len(rows(dsn)))
+            assert session.commit()
+            assert rows(dsn) == list(range(asked)), point
+            if not interrupt.happened:
+                break
+    assert not interrupt.happened, "every point was tried"
+    assert point > 20
+    assert sent(broker) == list(range(asked))
 
 
 def test_rows_outputs_and_offsets_commit_together(broker: Broker, dsn: str) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, Unpack, cast, overload
+from typing import TYPE_CHECKING, Generic, Self, Unpack, overload
 
 from onceflow.sdk.errors import ConfigError, IllegalStateError, KafkaError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
@@ -118,6 +118,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         self._decisions = Decisions(checked.own_transactional_id, checked.client)
         self._work: PostgresConnection | None = None
         self._handed_out = False  # since the last commit or abort
+        self._returned = True  # what the last poll took
         self._prepared = ""  # and in the open Kafka transaction
         self._unsure = ""  # and it is unknown how the Kafka transaction ended
         self._decided: tuple[str, bool] | None = None
@@ -209,13 +210,33 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             KafkaError: Reading failed, or the commit within a rebalance.
         """
         self._finish_decided()
-        records = self._session.poll(timeout_ms, max_records)
+        self._after_interruption()
+        self._returned = False
+        try:
+            records = self._session.poll(timeout_ms, max_records)
+        except BaseException:  # The session reads again what it took.
+            self._returned = True
+            raise
         try:
             self._resolve_unsure()
         except ParticipantError:
             self._session.abort()  # These records are not returned, so read them again.
+            self._returned = True
             raise
-        return cast("dict[TopicPartition, list[ConsumerRecord[KeyT_co, ValueT_co]]]", records)
+        self._returned = True
+        return records  # type: ignore[return-value] # A signal could come after a cast().
+
+    def _after_interruption(self) -> bool:
+        """Undo both sides after a poll that a signal's handler ended behind the session's own.
+
+        Returns:
+            Whether that was so: what the poll took is read again.
+        """
+        if self._returned:
+            return False
+        self.abort()
+        self._returned = True
+        return True
 
     def send(
         self,
@@ -262,6 +283,8 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
                 could not be told of the commit, which the next call makes up for.
             KafkaError: The brokers refuse, as from ``TransactionSession.commit``.
         """
+        if self._after_interruption():
+            return False
         try:
             self._prepare()
         except ParticipantError:
