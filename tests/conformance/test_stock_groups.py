@@ -65,6 +65,9 @@ class KafkaPythonMember:
             group_id=topic,
             group_instance_id=instance,
             partition_assignment_strategy=[CooperativeStickyAssignor],
+            # A leader that joined before it knew the topic divides nothing ("No partition metadata
+            # for topic" in its log), and looks again only when its metadata is old.
+            metadata_max_age_ms=1_000,
             **SETTINGS,
         )
         threading.Thread(target=self._work, daemon=True).start()
