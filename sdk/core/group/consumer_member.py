@@ -171,7 +171,7 @@ class ConsumerMember(Membership):
         self._aim()
 
     def _aim(self) -> None:
-        """Return the coordinator's target assignment by topic names."""
+        """Move towards the target assignment, as far as the topics' names are known."""
         if self._target is None:
             return
         wanted = frozenset(
