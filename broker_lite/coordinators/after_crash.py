@@ -91,7 +91,7 @@ def abort_hanging(state: LoadedParts, now_ms: int) -> None:
                 ):
                     continue
                 logger.warning(
-                    "%s: the open transaction of producer %d is known to nobody and is aborted",
+                    "%s: aborting a transaction of producer %d that the coordinator does not know",
                     partition,
                     producer.producer_id,
                 )
@@ -106,7 +106,7 @@ def abort_hanging(state: LoadedParts, now_ms: int) -> None:
                 except AppendError as error:
                     if isinstance(error.__cause__, OSError):
                         raise error.__cause__ from None
-                    logger.error("%s: it cannot be aborted: %s", partition, error)
+                    logger.error("%s: the transaction cannot be aborted: %s", partition, error)
 
 
 def _mend_groups(state: LoadedParts, now_ms: int) -> None:

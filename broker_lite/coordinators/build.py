@@ -129,8 +129,8 @@ def _producer_ids(state: Parts) -> ProducerIds:
     except ValueError as error:
         raise DataFolderError(str(error)) from None
     if store.read() is None:
-        # A new folder, one of Apache Kafka, or the file is lost: an id that some log knows would
-        # make the batches of its new owner look like repeated ones.
+        # The folder is new or of Apache Kafka, or the file is lost. A producer id that some log
+        # already knows must not be given out: its new owner's batches would pass for repeated ones.
         for log in state.log_manager.partitions():
             for producer in log.producers():
                 producer_ids.note_used(producer.producer_id)

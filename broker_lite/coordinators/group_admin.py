@@ -1,6 +1,6 @@
 """Administration of groups: describes, lists and deletes them, and expires offsets.
 
-The handlers check the caller's rights before.
+The handlers have checked the caller's rights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
 SKIPPED_GENERATIONS = 10_000
-"""More rebalances than a group can have between two writes of the system's file cache."""
+"""More rebalances than a group can have before the system writes its file cache to the disk."""
 
 GENERATION_MAX = 2**31 - 1 - SKIPPED_GENERATIONS
 
@@ -95,7 +95,7 @@ class GroupAdmin:
         self._steps = steps
 
     def describe(self, group_id: str) -> GroupDescription:
-        """Return members and state of a group; subscriptions only while it is stable, as Kafka."""
+        """Return members and state of a group; subscriptions only if it is stable, as in Kafka."""
         group = self._table.get(group_id)
         if group is None:
             return GroupDescription(
@@ -243,16 +243,16 @@ class GroupAdmin:
                 self._table.write_generation(group, now_ms)
 
     def cut_offsets(self, end_of: Callable[[TopicPartition], int | None], now_ms: int) -> None:
-        """Take offsets back that stand behind the end of a log which lost it.
+        """Move committed offsets that are beyond the end of a log back to this end.
 
-        Those with a leader epoch stay: by it their consumers notice.
+        Offsets with a leader epoch stay: their consumers notice the loss by the epoch.
 
         Args:
-            end_of: End of a log that may have lost something; None for any other.
+            end_of: Returns the end of a log that may have lost records; None for other logs.
             now_ms: Wall milliseconds.
 
         Raises:
-            StateLogError: It could not be written.
+            StateLogError: The write failed.
         """
         for group in self._table:
             cut = []
@@ -278,7 +278,7 @@ class GroupAdmin:
             )
 
     def remove_expired(self, now_ms: int) -> None:
-        """Offsets past their retention go, and with the last one an empty group."""
+        """Delete offsets past their retention, and an empty group with its last offset."""
         for group in self._table:
             self._forget(group, self._expired(group, now_ms), now_ms)
             awaited = isinstance(group, ClassicGroup) and group.pending_members
@@ -291,7 +291,7 @@ class GroupAdmin:
         if isinstance(group, ConsumerGroup):
             return offsets.expired(now_ms, retention_ms, keep_topics=group.subscribed_topics())
         if group.state is GroupState.EMPTY:
-            # The time runs from when the last member went, or from the commit if nobody ever was.
+            # The retention begins when the last member left; without any member, at the commit.
             return offsets.expired(now_ms, retention_ms, unused_since_ms=group.state_timestamp_ms)
         if group.state is GroupState.STABLE and group.protocol_type == CONSUMER_PROTOCOL_TYPE:
             topics = group.topics_read

@@ -92,7 +92,7 @@ class GroupTable:
         return group
 
     def find_or_create(self, group_id: str) -> Group:
-        """Return the group of either protocol; a new one is as by `get_or_create`."""
+        """Return the group of either protocol, or a new one as `get_or_create` makes it."""
         group = self._groups.get(group_id)
         if group is None:
             group = self._groups[group_id] = ClassicGroup(group_id)
@@ -252,7 +252,7 @@ class GroupTable:
             self._open.setdefault((partition_index, producer_id), set()).add(group.group_id)
 
     def end_transaction(self, partition_index: int, producer_id: int, committed: bool) -> None:
-        """A marker stands in a partition: the producer's pending offsets there are decided."""
+        """Keep or drop a producer's pending offsets in a partition, after its marker."""
         for group_id in self._open.pop((partition_index, producer_id), ()):
             group = self._groups.get(group_id)
             if group is not None:
@@ -261,7 +261,7 @@ class GroupTable:
     # --- loading
 
     def load(self, now_ms: int) -> None:
-        """Read the topic; of each key the last record wins, transactions as their markers say."""
+        """Read the topic: the last record of a key counts, in transactions only after a commit."""
         self._log.prepare(now_ms)
         self._groups.clear()
         self._open.clear()
@@ -272,7 +272,7 @@ class GroupTable:
                 else:
                     self.end_transaction(partition_index, batch.producer_id, batch.committed)
         for group in list(self._groups.values()):
-            # A group of which every record was a tombstone left only an empty shell.
+            # Drop the empty groups that tombstones without an earlier record have made.
             if group.members or group.offsets:
                 continue
             if isinstance(group, ConsumerGroup):
@@ -310,7 +310,7 @@ class GroupTable:
     def _replay_group(self, group_id: str, stored: StoredGroup | None) -> None:
         old = self._groups.get(group_id)
         if stored is None and isinstance(old, ConsumerGroup):
-            return  # The end of the classic group that it was before.
+            return  # The tombstone of the classic group that this consumer group replaced.
         group = ClassicGroup(group_id)
         if old is not None:
             group.offsets = old.offsets
@@ -326,8 +326,8 @@ class GroupTable:
         group.leader = stored.leader if stored.leader in group.members else None
         group.note_subscriptions()
         if group.members:
-            # The only way back to a generation that was agreed on before the restart: no rebalance
-            # happened, so this does not go through the table of states.
+            # The table of states has no step from Empty to Stable. The members agreed on this
+            # generation before the restart, so the group continues without a rebalance.
             group.state = GroupState.STABLE
 
     def _replay_change(self, key: ConsumerKey, value: bytes | None) -> None:
@@ -336,7 +336,7 @@ class GroupTable:
         if isinstance(old, ConsumerGroup):
             group = old
         elif value is None:
-            return  # The end of the consumer group that was here before.
+            return  # A tombstone of the consumer group that this classic group replaced.
         else:
             group = ConsumerGroup(key.group_id)
             if old is not None:

@@ -136,8 +136,8 @@ class InternalTopicLog:
             yield from _stored_batches(log)
         except (InvalidBatchError, ReadError) as error:
             raise InvalidBatchError(
-                f"{self._name}-{partition} cannot be read: {error}; restore the folder, or "
-                "remove this partition's to do without what it remembers",
+                f"{self._name}-{partition} cannot be read: {error}; restore its folder, or "
+                "delete it and lose its state",
                 error.code,
             ) from error
 

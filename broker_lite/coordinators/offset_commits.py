@@ -1,7 +1,7 @@
 """Commits and fetches offsets of groups, plain and within transactions.
 
-It decides who may commit (generation and member checks, KIP-447) and what a fetch shows while a
-transaction is open. The handlers check before whether topics exist, and whether a producer may use
+It decides who may commit (generation and member checks, KIP-447) and what a fetch returns while a
+transaction is open. The handlers have checked that the topics exist, and that the producer may use
 the transactional id.
 """
 
@@ -90,7 +90,7 @@ class OffsetCommits:
         touch_consumer: Callable[[ConsumerGroup, ConsumerMember, int], None],
         topics: TopicsView,
     ) -> None:
-        """Make it.
+        """Make the object.
 
         Args:
             settings: Limits.
@@ -121,11 +121,11 @@ class OffsetCommits:
             committer: The sender of the commit.
             offsets: The offsets, of partitions that exist.
             now_ms: Wall milliseconds.
-            retention_ms: How long the client wants them kept (OffsetCommit below 5), -1 for the
+            retention_ms: Retention that the client asks for (OffsetCommit below 5), -1 for the
                 broker's rule.
-            no_group_code: What a member of a group that is not there is told.
-            knows_member_epochs: Whether the request is of a version (9 and above) whose senders
-                know members by their epochs; others may not commit for them (trap 37).
+            no_group_code: Error code for a member of a group that does not exist.
+            knows_member_epochs: Whether the version of the request (9 and above) has member
+                epochs. With older ones a member of a consumer group may not commit (trap 37).
 
         Returns:
             A code per partition.
@@ -175,7 +175,7 @@ class OffsetCommits:
     def _check_member(
         self, group: ConsumerGroup, committer: Committer, offsets: Sequence[OffsetToCommit]
     ) -> ErrorCode:
-        """May this member of a consumer group commit, in this epoch (traps 37, 58)?"""
+        """Check whether a member of a consumer group may commit in this epoch (traps 37, 58)."""
         epoch = committer.generation_id
         if epoch < 0 and not group.members:
             return ErrorCode.NONE
@@ -191,9 +191,9 @@ class OffsetCommits:
         return ErrorCode.NONE
 
     def check_reader(self, group_id: str, member_id: str | None, member_epoch: int) -> ErrorCode:
-        """May this member read the group's offsets, in this epoch (KIP-848)?
+        """Check whether a member may read the group's offsets in this epoch (KIP-848).
 
-        Whoever names no member may; a member of a consumer group must be in its epoch.
+        A request without a member may. A member of a consumer group must name its current epoch.
         """
         group = self._table.get_consumer(group_id)
         if group is None or (member_id is None and member_epoch < 0):
@@ -214,11 +214,11 @@ class OffsetCommits:
         offsets: Sequence[OffsetToCommit],
         now_ms: int,
     ) -> dict[TopicPartition, ErrorCode]:
-        """Commit offsets that show once the producer's transaction commits (trap 49).
+        """Commit offsets that become visible when the producer's transaction commits (trap 49).
 
-        Members are checked as with plain commits, but the state of the group is not: a processor
-        ends its transaction also while the group rebalances (trap 55). A member epoch that is out
-        of date is told as a generation that is: producers know no epochs of members.
+        Members are checked as in plain commits. The state of the group is not: a processor may
+        commit its transaction while the group rebalances (trap 55). An outdated member epoch gets
+        ILLEGAL_GENERATION, since producers do not know the code for member epochs.
         """
         consumers = self._table.get_consumer(committer.group_id)
         if consumers is not None:
@@ -241,7 +241,7 @@ class OffsetCommits:
         group: ClassicGroup | None, committer: Committer, no_group_code: ErrorCode
     ) -> ErrorCode:
         if group is None:
-            # A generation of a group that is not there was given before it went.
+            # The group was deleted after it gave out this generation.
             return no_group_code if committer.generation_id >= 0 else ErrorCode.NONE
         if not committer.is_member:
             return ErrorCode.NONE
@@ -254,7 +254,7 @@ class OffsetCommits:
 
     @staticmethod
     def _check_plain(group: ClassicGroup | None, committer: Committer) -> ErrorCode:
-        """What only plain commits are held to: the state of the group (traps 37, 55)."""
+        """Check the group's state, which only plain commits depend on (traps 37, 55)."""
         if group is None:
             return ErrorCode.NONE
         if not committer.is_member and group.state is not GroupState.EMPTY:
@@ -315,9 +315,9 @@ class OffsetCommits:
         """Read committed offsets (KIP-447).
 
         Args:
-            group_id: Group; one that is not known has no offsets and that is no error (trap 36).
-            partitions: What to read; None for all that have an offset.
-            require_stable: Answer UNSTABLE_OFFSET_COMMIT for a partition, and only that one,
+            group_id: Group; an unknown one has no offsets and is not an error (trap 36).
+            partitions: Partitions to read; None for all that have an offset.
+            require_stable: Answer UNSTABLE_OFFSET_COMMIT for each partition, and only for those,
                 whose offset an open transaction may change.
         """
         group = self._table.find(group_id)

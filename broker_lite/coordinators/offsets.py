@@ -23,8 +23,8 @@ class CommittedOffset:
         committed_leader_epoch: Leader epoch of the last record read, -1 if unknown.
         committed_metadata: Text of the client.
         commit_timestamp_ms: When it was committed.
-        expire_timestamp_ms: When it expires, if the client said so (OffsetCommit below 5); else -1.
-        log_offset: Where the commit stands in the log; decides which of two is the later one.
+        expire_timestamp_ms: Expiry that the client chose (OffsetCommit below 5); else -1.
+        log_offset: Offset of the commit's record in the log; of two commits the greater one counts.
         topic_id: Id of the topic, as Kafka writes it since 4.1; zeros where it was not written.
     """
 
@@ -55,7 +55,7 @@ class GroupOffsets:
         return bool(self.committed or self.pending)
 
     def commit(self, partition: TopicPartition, offset: CommittedOffset) -> None:
-        """Note a commit; one that stands earlier in the log does not replace a later one."""
+        """Note a commit, unless a later one in the log is known."""
         current = self.committed.get(partition)
         if current is None or current.log_offset <= offset.log_offset:
             self.committed[partition] = offset
@@ -67,9 +67,9 @@ class GroupOffsets:
         self.pending.setdefault(producer_id, {})[partition] = offset
 
     def end_transaction(self, producer_id: int, committed: bool) -> None:
-        """The marker came: keep the producer's pending offsets, or drop them.
+        """Keep or drop the producer's pending offsets, after its marker was written.
 
-        A plain commit that was written after a pending one stays, whenever the marker comes.
+        A pending offset never replaces a plain commit that is later in the log.
         """
         offsets = self.pending.pop(producer_id, None)
         if committed and offsets:
@@ -77,7 +77,7 @@ class GroupOffsets:
                 self.commit(partition, offset)
 
     def forget(self, partition: TopicPartition) -> None:
-        """A tombstone was written: the partition has no offset, pending ones included."""
+        """Drop the partition's committed and pending offsets, after a tombstone was written."""
         self.committed.pop(partition, None)
         for producer_id, offsets in list(self.pending.items()):
             offsets.pop(partition, None)
@@ -100,13 +100,13 @@ class GroupOffsets:
         unused_since_ms: int | None = None,
         keep_topics: Collection[str] = (),
     ) -> list[TopicPartition]:
-        """Partitions whose offsets have outlived the retention.
+        """Return the partitions whose offsets are older than the retention.
 
         Args:
             now_ms: Wall milliseconds.
             retention_ms: ``offsets.retention.minutes`` in milliseconds.
-            unused_since_ms: When the group became empty; the time runs from then, or from the
-                commit where that is later. None: from the commit.
+            unused_since_ms: When the group became empty. The retention begins then, or at the
+                commit if that is later. None: it begins at the commit.
             keep_topics: Topics that members still read.
         """
         result = []

@@ -25,10 +25,10 @@ class TransactionSettings:
         log_partitions: ``transaction.state.log.num.partitions``.
         transaction_version: Feature ``transaction.version``: 0 classic, 1 flexible log records,
             2 epoch bump per transaction (KIP-890).
-        end_txn_early_answer: ``onceflow.end.txn.early.answer``. False: EndTxn is answered once the
-            markers are written. True: as Kafka, as soon as the decision is durable, which opens
-            the windows in which clients see CONCURRENT_TRANSACTIONS (trap 43).
-        end_txn_marker_delay_ms: ``onceflow.end.txn.marker.delay.ms``, how long markers lag behind
+        end_txn_early_answer: ``onceflow.end.txn.early.answer``. False: answer EndTxn after the
+            markers are written. True: as in Kafka, answer when the decision is durable; then
+            clients may get CONCURRENT_TRANSACTIONS until the markers are written (trap 43).
+        end_txn_marker_delay_ms: ``onceflow.end.txn.marker.delay.ms``, the time of the markers after
             an early answer.
         marker_retry_ms: Pause before markers are tried again after a storage failure.
     """
@@ -62,8 +62,8 @@ class GroupSettings:
         serves_consumer_protocol: ``consumer`` is in ``group.coordinator.rebalance.protocols``.
         consumer_session_timeout_ms: ``group.consumer.session.timeout.ms``.
         consumer_heartbeat_interval_ms: ``group.consumer.heartbeat.interval.ms``.
-        consumer_assignment_interval_ms: ``group.consumer.assignment.interval.ms``, the least time
-            between two divisions of a group's partitions (KIP-1263).
+        consumer_assignment_interval_ms: ``group.consumer.assignment.interval.ms``, the shortest
+            time between two assignments of a group's partitions (KIP-1263).
         consumer_max_size: ``group.consumer.max.size``.
         consumer_assignors: ``group.consumer.assignors``; the first is the default.
         consumer_migration_policy: ``group.consumer.migration.policy``: disabled, upgrade,

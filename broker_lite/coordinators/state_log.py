@@ -1,7 +1,7 @@
-"""What the coordinators need from storage: internal topics to append to and reload from.
+"""Protocols for what the coordinators need of storage: append to internal topics, and reload.
 
-These are narrow protocols, so that the coordinators run on a list in memory in unit tests and on
-partition logs in the broker. How records are stored and made durable is decided behind them.
+With them the coordinators run on partition logs in the broker, and on a list in memory in unit
+tests. The implementations decide how records are stored and made durable.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StateLogError(Exception):
     """An append to an internal topic failed; nothing of it is visible.
 
     Attributes:
-        code: What a client is to be told.
+        code: The error code for the client.
     """
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
@@ -66,16 +66,16 @@ class StateLog(Protocol):
 
     @property
     def partition_count(self) -> int:
-        """Number of partitions of the topic, the modulus of the coordinator rule."""
+        """Partition count of the topic, from which the partition of each key follows."""
 
     def prepare(self, now_ms: int) -> None:
-        """Make ready for loading: finish a creation that a death cut short."""
+        """Prepare for loading: complete a creation that the end of the process interrupted."""
 
     def leader_epoch(self, partition: int) -> int:
         """Leader epoch of a partition, which is the coordinator epoch in markers."""
 
     def begin_epoch_above(self, partition: int, known_epoch: int) -> None:
-        """Begin a leader epoch above one that is known; nothing happens when it is already."""
+        """Begin a leader epoch above a known one, unless the current one is above it already."""
 
     def append(
         self,
@@ -86,7 +86,7 @@ class StateLog(Protocol):
         producer_id: int = NO_PRODUCER_ID,
         producer_epoch: int = NO_PRODUCER_EPOCH,
     ) -> int:
-        """Append one batch, durable against the death of the process.
+        """Append one batch, so that it survives the end of the process.
 
         Args:
             partition: Partition of the topic.
@@ -103,7 +103,7 @@ class StateLog(Protocol):
         """
 
     def batches(self, partition: int) -> Iterator[StoredBatch]:
-        """Everything in one partition, in offset order; empty when it does not exist yet."""
+        """Return all batches of a partition in offset order; none if it does not exist yet."""
 
 
 class TransactionMarker(NamedTuple):

@@ -44,7 +44,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
 PENDING_MEMBERS_MAX = 10_000
-"""Most ids of one group that were given out and not used yet, so that a peer which only ever asks
+"""Most ids of one group that are given out and not used yet, so that a peer which only ever asks
 for ids cannot fill the memory."""
 
 JOIN_SKIPS_ASSIGNMENT_FROM = 9
@@ -102,19 +102,19 @@ class GroupCoordinator:
     # --- life of the coordinator
 
     def load(self, now_ms: int) -> None:
-        """Reload every group; members of a stable group have one session to come back."""
+        """Reload every group; each member has one session timeout to send a request."""
         self._table.load(now_ms)
         for group in self._table.classic():
             for member in group.members.values():
                 self._rebalancer.touch(group, member, now_ms)
             if group.members and group.leader is None:
-                # It was a consumer group, and the rebalance that followed did not end: partitions
-                # of members that went belong to nobody, and no session will end for their sake.
+                # The group was a consumer group before, and the rebalance after its downgrade did
+                # not finish. Nothing else would assign the partitions of members that left.
                 self._rebalancer.rebalance(group, now_ms)
         self.consumers.start(now_ms)
 
     def start(self, now_ms: int) -> None:
-        """Begin the periodic look for expired offsets."""
+        """Schedule the periodic check for expired offsets."""
         self._cleanup = self._timers.schedule(
             now_ms + self._settings.offsets_retention_check_interval_ms, self._run_cleanup
         )
@@ -124,7 +124,7 @@ class GroupCoordinator:
         self.start(now_ms)
 
     def clock_set(self, forward_ms: int) -> None:
-        """Move deadlines after the clock was set forward, as no member was silent so long."""
+        """Move deadlines after the clock was set forward: the jump is no silence of a member."""
         for group in self._table.classic():
             for member in group.members.values():
                 member.session_deadline_ms += forward_ms
@@ -191,7 +191,7 @@ class GroupCoordinator:
         return ErrorCode.NONE
 
     def _has_room(self, group: ClassicGroup, member_id: str) -> bool:
-        """``group.max.size``; during a rebalance the first to come are the ones that fit."""
+        """Apply ``group.max.size``; during a rebalance the members that join first fit."""
         limit = self._settings.max_size
         if group.state is GroupState.PREPARING_REBALANCE:
             member = group.members.get(member_id)
@@ -271,7 +271,7 @@ class GroupCoordinator:
     def _join_known(
         self, group: ClassicGroup, request: JoinRequest, now_ms: int
     ) -> JoinResult | Deferred[JoinResult]:
-        """JoinGroup with a member id: the second half of joining, or a member again (trap 53)."""
+        """JoinGroup with a member id: the second step of a first join, or a rejoin (trap 53)."""
         member_id = request.member_id
         if request.group_instance_id is None and self._rebalancer.forget_pending(group, member_id):
             return self._add_and_rebalance(group, member_id, request, now_ms)
@@ -280,8 +280,8 @@ class GroupCoordinator:
             return JoinResult(code, member_id)
         member = group.members[member_id]
         unchanged = member.protocols == request.protocols
-        # In CompletingRebalance the answer to the first JoinGroup of this generation was lost; a
-        # leader that rejoins a stable group wants a rebalance, followers do not.
+        # In CompletingRebalance, the member repeats the JoinGroup of this generation because the
+        # answer was lost. In Stable, only the leader's JoinGroup asks for a rebalance.
         lost_answer = group.state is GroupState.COMPLETING_REBALANCE
         settled = group.state is GroupState.STABLE and not group.is_leader(member)
         if unchanged and (lost_answer or settled):
@@ -297,7 +297,7 @@ class GroupCoordinator:
         request: JoinRequest,
         now_ms: int,
     ) -> JoinResult | Deferred[JoinResult]:
-        """A static member is back under a new id; the old one is fenced (KIP-345)."""
+        """Give a returned static member a new member id, which fences the old one (KIP-345)."""
         old_member_id = member.member_id
         old_leader = group.leader or ""
         self._rebalancer.answer_parked(member, ErrorCode.FENCED_INSTANCE_ID)
@@ -310,7 +310,7 @@ class GroupCoordinator:
         )
         group.replace_static(member, new_member_id)
         self._update(member, request)
-        # As in Kafka another subscription alone starts no rebalance: the member keeps what it had.
+        # As in Kafka, a changed subscription starts no rebalance: the member keeps its assignment.
         settled = group.state is GroupState.STABLE and (
             group.elect_protocol() == group.protocol_name
         )
@@ -348,7 +348,7 @@ class GroupCoordinator:
             group.generation_id,
             group.protocol_type,
             group.protocol_name,
-            # Before KIP-814 a returning leader is kept from assigning by an id that is not its own.
+            # Before KIP-814, the old id as leader keeps a returning leader from assigning.
             (group.leader or "") if skips else old_leader,
             group.member_list() if skips and leads else (),
             skips and leads,
@@ -366,7 +366,7 @@ class GroupCoordinator:
         assignments: dict[str, bytes],
         now_ms: int,
     ) -> SyncResult | Deferred[SyncResult]:
-        """Ask for the assignment; the leader brings it for all (trap 55)."""
+        """Return a member's assignment; the leader's request carries all of them (trap 55)."""
         if not group_id:
             return SyncResult(ErrorCode.INVALID_GROUP_ID)
         consumers = self._table.get_consumer(group_id)
@@ -409,7 +409,7 @@ class GroupCoordinator:
     def heartbeat(
         self, group_id: str, generation_id: int, identity: MemberIdentity, now_ms: int
     ) -> ErrorCode:
-        """A sign of life; REBALANCE_IN_PROGRESS tells the member to rejoin (trap 55)."""
+        """Restart a member's session; REBALANCE_IN_PROGRESS tells it to rejoin (trap 55)."""
         if not group_id:
             return ErrorCode.INVALID_GROUP_ID
         consumers = self._table.get_consumer(group_id)
@@ -433,7 +433,7 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, identities: Sequence[MemberIdentity], now_ms: int
     ) -> tuple[ErrorCode, list[ErrorCode]]:
-        """Members go.
+        """Take members out of a group.
 
         Returns:
             A code for the request, and one for each identity in order.
@@ -454,12 +454,12 @@ class GroupCoordinator:
         member_id, instance_id = identity
         if instance_id is None and self._rebalancer.forget_pending(group, member_id):
             if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-                self._rebalancer.rebalance(group, now_ms)  # As Kafka, even without need.
+                self._rebalancer.rebalance(group, now_ms)  # Not needed, but Kafka does it too.
             else:
                 self._rebalancer.check_barrier(group, now_ms)
             return ErrorCode.NONE
         if instance_id is not None and not member_id:
-            # An administrator removes a static member by its name alone.
+            # An administrator names only the instance id to remove a static member.
             member_id = group.static_members.get(instance_id, "")
         code = group.check_identity(member_id, instance_id)
         if code is ErrorCode.NONE:

@@ -76,13 +76,13 @@ class Member:
         rebalance_timeout_ms: How long a rebalance waits for this member.
         session_timeout_ms: How long it may be silent.
         protocols: Strategies in order of preference.
-        assignment: What the leader gave it in the current generation.
-        is_new: True until its first join completed; a new member may be parked only for the
-            new-member timeout, since its client may have gone without a word.
+        assignment: The bytes that the leader assigned to it in the current generation.
+        is_new: True until its first join completed. A new member may be parked only for the
+            new-member timeout, since its client may have ended without leaving.
         awaiting_join: Its parked JoinGroup, or None.
         awaiting_sync: Its parked SyncGroup, or None.
-        session_deadline_ms: When it counts as gone.
-        session_timer: Looks at ``session_deadline_ms``.
+        session_deadline_ms: When the coordinator removes it, if no request arrives before.
+        session_timer: Checks ``session_deadline_ms`` when it is due.
     """
 
     __slots__ = (
@@ -134,7 +134,7 @@ class Member:
         return b""
 
     def vote(self, candidates: Iterable[str]) -> str:
-        """The candidate that this member likes best."""
+        """The candidate that comes first in this member's order of preference."""
         allowed = set(candidates)
         return next(protocol.name for protocol in self.protocols if protocol.name in allowed)
 
@@ -144,7 +144,7 @@ class ClassicGroup:
 
     Attributes:
         group_id: Name of the group.
-        state: See ``group_states``; changed by :meth:`enter` only.
+        state: See ``states``; only :meth:`enter` changes it.
         generation_id: Rises with each completed rebalance.
         protocol_type: ``consumer`` for consumers; None for a group that never had members.
         protocol_name: Strategy of the current generation.
@@ -153,8 +153,8 @@ class ClassicGroup:
         static_members: Member id by instance id.
         pending_members: Ids given with MEMBER_ID_REQUIRED that have not joined, with the timer
             that forgets them.
-        topics_read: What the members of the current generation read, as they said when it
-            began; None when nobody can tell.
+        topics_read: Topics that the members of the current generation subscribed to when it
+            began; None if a subscription cannot be read.
         pending_sync: Members of this generation whose SyncGroup has not come.
         offsets: Committed and pending offsets.
         state_timestamp_ms: When the group last became stable or empty.
@@ -162,7 +162,7 @@ class ClassicGroup:
         sync_timer: Ends the wait for SyncGroup.
         initial_delay_left_ms: What is left of the wait for more members of a new group; None
             outside of that wait.
-        joined_in_delay: True when somebody joined during the last stretch of that wait.
+        joined_in_delay: True when a member joined during the last part of that wait.
     """
 
     __slots__ = (
@@ -218,13 +218,13 @@ class ClassicGroup:
 
     @property
     def everybody_joined(self) -> bool:
-        """True when no member and no pending member is waited for."""
+        """True when all members have joined and no pending member is expected."""
         return not self.pending_members and all(
             member.awaiting_join is not None for member in self.members.values()
         )
 
     def note_subscriptions(self) -> None:
-        """A generation begins: its topics are known until the next one does."""
+        """Note the topics of the generation that begins."""
         topics: set[str] = set()
         for member in self.members.values():
             of_member = subscribed_topics(member.metadata(self.protocol_name))
@@ -241,7 +241,7 @@ class ClassicGroup:
     # --- members
 
     def add(self, member: Member) -> None:
-        """A member comes in; the first one sets the group's type and leads."""
+        """Add a member; the first one sets the group's type and leads."""
         assert member.member_id not in self.members, f"{member.member_id} is a member already"
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
@@ -250,7 +250,7 @@ class ClassicGroup:
             self.leader = member.member_id
 
     def remove(self, member: Member) -> None:
-        """A member goes; the next in order of joining leads if it was the leader."""
+        """Remove a member; if it led, the next one in order of joining leads."""
         del self.members[member.member_id]
         self.pending_sync.discard(member.member_id)
         instance_id = member.group_instance_id
@@ -260,7 +260,7 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def replace_static(self, member: Member, new_member_id: str) -> None:
-        """A static member came back under a new id; its place, role and assignment stay."""
+        """Give a static member a new id; it keeps its place, role and assignment."""
         old_member_id = member.member_id
         assert member.group_instance_id is not None
         self.members = {
@@ -276,10 +276,10 @@ class ClassicGroup:
         member.member_id = new_member_id
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is a present member.
+        """Make sure that the leader has joined the next generation.
 
         Returns:
-            False when nobody is: all members are static ones that have not come back.
+            False if no member has: all are static ones that have not come back.
         """
         leader = self.members.get(self.leader or "")
         if leader is not None and leader.awaiting_join is not None:
@@ -291,10 +291,10 @@ class ClassicGroup:
         return False
 
     def check_identity(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Is this the member that it says it is (KIP-345)?
+        """Check member id and instance id of a request against each other (KIP-345).
 
         Returns:
-            NONE; UNKNOWN_MEMBER_ID; or FENCED_INSTANCE_ID when another member took the name over.
+            NONE; UNKNOWN_MEMBER_ID; or FENCED_INSTANCE_ID if another member has the instance id.
         """
         if group_instance_id is not None:
             current = self.static_members.get(group_instance_id)
@@ -314,7 +314,7 @@ class ClassicGroup:
         return set.intersection(*sets) if sets else set()
 
     def accepts(self, protocol_type: str, protocols: Sequence[GroupProtocol]) -> bool:
-        """Could a member with these strategies join (trap 54)?"""
+        """Whether a member with these strategies could join (trap 54)."""
         if not protocol_type or not protocols:
             return False
         if not self.members:
@@ -325,9 +325,9 @@ class ClassicGroup:
         return any(protocol.name in common for protocol in protocols)
 
     def elect_protocol(self) -> str:
-        """Each member votes for the strategy it likes best among those that all offer.
+        """Return the strategy that most members prefer among those that all offer.
 
-        A draw goes to the strategy that the leader prefers.
+        If two have equally many votes, the leader's preference decides.
         """
         candidates = self.common_protocols()
         votes = Counter(member.vote(candidates) for member in self.members.values())
@@ -339,7 +339,7 @@ class ClassicGroup:
     # --- answers
 
     def join_result(self, member: Member) -> JoinResult:
-        """The answer that tells a member of the current generation."""
+        """Return the JoinGroup answer for a member of the current generation."""
         members: Sequence[JoinedMember] = ()
         if self.is_leader(member):
             members = self.member_list()
@@ -354,7 +354,7 @@ class ClassicGroup:
         )
 
     def member_list(self) -> list[JoinedMember]:
-        """Every member with its subscription for the current strategy."""
+        """Return every member with its subscription for the current strategy."""
         return [
             JoinedMember(
                 member.member_id, member.group_instance_id, member.metadata(self.protocol_name)
@@ -363,5 +363,5 @@ class ClassicGroup:
         ]
 
     def sync_result(self, member: Member) -> SyncResult:
-        """The answer that gives a member its assignment."""
+        """Return the SyncGroup answer with a member's assignment."""
         return SyncResult(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment)

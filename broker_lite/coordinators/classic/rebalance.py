@@ -52,7 +52,7 @@ class Rebalancer:
     # --- sessions
 
     def touch(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
-        """Restart a member's session, as a request of it has arrived."""
+        """Restart a member's session, since a request from it has arrived."""
         timeout_ms = (
             self._settings.new_member_join_timeout_ms
             if member.is_new
@@ -60,7 +60,7 @@ class Rebalancer:
         )
         member.session_deadline_ms = now_ms + timeout_ms
         timer = member.session_timer
-        # A later deadline needs no new timer: the old one looks again when it is due.
+        # A later deadline needs no new timer: the old one checks the deadline when it is due.
         if timer is None or not timer.active or timer.at_ms > member.session_deadline_ms:
             if timer is not None:
                 timer.cancel()
@@ -76,7 +76,7 @@ class Rebalancer:
             return
         parked = member.awaiting_join is not None or member.awaiting_sync is not None
         if parked and not member.is_new:
-            # The coordinator keeps the client waiting, so its silence proves nothing.
+            # The coordinator has not answered the client, so its silence means nothing.
             member.session_deadline_ms = max(
                 member.session_deadline_ms, now_ms + member.session_timeout_ms
             )
@@ -89,7 +89,7 @@ class Rebalancer:
     def expect(
         self, group: ClassicGroup, member_id: str, session_timeout_ms: int, now_ms: int
     ) -> None:
-        """An id was given with MEMBER_ID_REQUIRED; forget it unless it joins (trap 52)."""
+        """Expect an id given with MEMBER_ID_REQUIRED to join in time; else forget it (trap 52)."""
 
         def forget(now_ms: int) -> None:
             if group.pending_members.pop(member_id, None) is not None:
@@ -100,7 +100,7 @@ class Rebalancer:
         )
 
     def forget_pending(self, group: ClassicGroup, member_id: str) -> bool:
-        """Take an id off the pending ones; True when it was there."""
+        """Remove an id from the pending ones; True if it was one of them."""
         timer = group.pending_members.pop(member_id, None)
         if timer is None:
             return False
@@ -114,14 +114,14 @@ class Rebalancer:
     ) -> Deferred[JoinResult]:
         """Park the member's JoinGroup until the barrier is complete.
 
-        An older parked request of the same member is sent back, so that it is not left behind.
+        An older parked request of the same member is answered with an error.
 
         Args:
             group: The group.
             member: The member.
             now_ms: Wall milliseconds.
-            member_id_known: False when the client does not know its member id yet, so that it
-                could never come back to a place that is kept for it.
+            member_id_known: False if the client does not know its member id yet, so that it
+                could not rejoin as this member.
         """
         older, member.awaiting_join = member.awaiting_join, None
         parked: Deferred[JoinResult] = Deferred()
@@ -138,10 +138,10 @@ class Rebalancer:
         parked: Deferred[JoinResult],
         member_id_known: bool,
     ) -> None:
-        """The client of a parked JoinGroup went away: it does not count as joined any more.
+        """Count a member as not joined, because its connection closed while its JoinGroup waited.
 
-        If it can come back it has until its session ends or the barrier does; otherwise it is
-        taken out at the next run of the timers.
+        A member that knows its id may rejoin until its session or the barrier ends. One that does
+        not is removed at the next run of the timers.
         """
         if member.awaiting_join is not parked:
             return
@@ -190,7 +190,7 @@ class Rebalancer:
     # --- leaving
 
     def expel(self, group: ClassicGroup, member: Member, now_ms: int) -> None:
-        """Take a member out, by its own will or not, and let the others share its work."""
+        """Remove a member that left or timed out, and begin a rebalance."""
         self._drop(group, member)
         if group.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
             self.rebalance(group, now_ms)
@@ -204,7 +204,7 @@ class Rebalancer:
         self.answer_parked(member, ErrorCode.UNKNOWN_MEMBER_ID)
 
     def dissolve(self, group: ClassicGroup, code: ErrorCode) -> None:
-        """End a group: every timer stops and every parked answer is given up with ``code``."""
+        """End a group: stop every timer and answer every parked request with ``code``."""
         for timer in group.pending_members.values():
             timer.cancel()
         group.pending_members.clear()
@@ -222,7 +222,7 @@ class Rebalancer:
     # --- the barrier
 
     def rebalance(self, group: ClassicGroup, now_ms: int) -> None:
-        """Begin a rebalance, if none is under way, and see whether it can end at once."""
+        """Begin a rebalance, if none is under way, and end its barrier if all have joined."""
         if group.state not in _CAN_REBALANCE:
             self.check_barrier(group, now_ms)
             return
@@ -233,7 +233,7 @@ class Rebalancer:
         group.enter(GroupState.PREPARING_REBALANCE)
         delay_ms = self._settings.initial_rebalance_delay_ms
         if first and delay_ms > 0:
-            # Members of a new group usually arrive together: wait for them, so that they do not
+            # Members of a new group usually start together: wait for them, so that they do not
             # rebalance one after the other (trap 56).
             group.initial_delay_left_ms = max(group.rebalance_timeout_ms - delay_ms, 0)
             group.joined_in_delay = False
@@ -245,7 +245,7 @@ class Rebalancer:
             self.check_barrier(group, now_ms)
 
     def check_barrier(self, group: ClassicGroup, now_ms: int) -> None:
-        """End the wait for members, if all have arrived."""
+        """End the barrier if all members have joined."""
         if (
             group.state is GroupState.PREPARING_REBALANCE
             and group.initial_delay_left_ms is None
@@ -276,7 +276,7 @@ class Rebalancer:
     def _complete_join(self, group: ClassicGroup, now_ms: int) -> None:
         """End the barrier: the present members form the next generation."""
         self._cancel_barrier(group)
-        # A static member keeps its place until its session ends; others had their chance.
+        # A static member keeps its place until its session ends; others that did not join are out.
         for member in list(group.members.values()):
             if member.awaiting_join is None and member.group_instance_id is None:
                 logger.info("%s: member %s did not rejoin", group.group_id, member.member_id)
@@ -312,7 +312,7 @@ class Rebalancer:
         try:
             self._persist(group, now_ms)
         except StateLogError as error:
-            # The old generation stays on record; a restart finds its members gone soon enough.
+            # The log keeps the old generation. After a restart its members time out.
             logger.error("%s: empty group was not written: %s", group.group_id, error)
 
     def _cancel_barrier(self, group: ClassicGroup) -> None:
@@ -335,7 +335,7 @@ class Rebalancer:
         group.sync_timer = self._timers.schedule(now_ms + group.rebalance_timeout_ms, due)
 
     def _expel_unsynced(self, group: ClassicGroup, now_ms: int) -> None:
-        """Members that joined but never asked for their assignment go (trap 55)."""
+        """Remove members that joined and did not send SyncGroup in time (trap 55)."""
         group.sync_timer = None
         if group.state not in (GroupState.COMPLETING_REBALANCE, GroupState.STABLE):
             return
@@ -354,7 +354,7 @@ class Rebalancer:
 
     @staticmethod
     def synced(group: ClassicGroup, member: Member) -> None:
-        """Note that a member has asked for its assignment; when all have, the wait is over."""
+        """Note a member's SyncGroup; after the last one, stop the timer that waits for them."""
         group.pending_sync.discard(member.member_id)
         if not group.pending_sync and group.sync_timer is not None:
             group.sync_timer.cancel()
@@ -363,7 +363,7 @@ class Rebalancer:
     def share_assignment(
         self, group: ClassicGroup, assignments: dict[str, bytes], now_ms: int
     ) -> None:
-        """The leader's assignment is durable: the group is stable and parked members get theirs."""
+        """Make the group stable and answer parked SyncGroups, after the assignment is written."""
         group.enter(GroupState.STABLE)
         answers: list[tuple[Deferred[SyncResult], SyncResult]] = []
         for member in group.members.values():
@@ -376,7 +376,7 @@ class Rebalancer:
             parked.complete(result)
 
     def fail_sync(self, group: ClassicGroup, code: ErrorCode) -> None:
-        """No assignment will come for this generation: send every parked SyncGroup back."""
+        """Answer every parked SyncGroup with ``code``: this generation gets no assignment."""
         for member in group.members.values():
             member.assignment = b""
             parked, member.awaiting_sync = member.awaiting_sync, None

@@ -1,4 +1,4 @@
-"""What members of the classic protocol ask the coordinator, as values."""
+"""Requests of members of the classic protocol, as values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from onceflow.broker_lite.coordinators.classic.group import GroupProtocol
 
 JOIN_REQUIRES_KNOWN_MEMBER_FROM = 4
-"""First JoinGroup version in which a member first fetches its id (KIP-394)."""
+"""First JoinGroup version in which a new member must first ask for its id (KIP-394)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class JoinRequest:
 
     Attributes:
         group_id: Group to join.
-        member_id: Id of a member that knows one, else empty.
+        member_id: The member's id; empty if it has none yet.
         group_instance_id: Name of a static member, or None.
         client_id: As the client named itself, else empty.
         client_host: Address with a leading slash.

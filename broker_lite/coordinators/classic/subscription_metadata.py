@@ -1,7 +1,7 @@
 """Reads and writes the metadata that members of classic groups exchange (trap 60).
 
-This is only for groups of the type ``consumer``. Of a newer layout the known fields are read; other
-bytes are left to the clients.
+This is only for groups of the type ``consumer``. From a newer layout only the known fields are
+read. Other groups' bytes are not looked at.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _TopicsOnly(Message, versions="0"):
 
 
 class Subscription(NamedTuple):
-    """What a member says to the leader of its group.
+    """The subscription that a member sends to the leader of its group.
 
     Attributes:
         topics: Topics that it wants to read.
@@ -50,7 +50,7 @@ def _layout(data: bytes) -> int | None:
 
 
 def read_subscription(data: bytes) -> Subscription | None:
-    """The subscription in a member's metadata, None when the bytes are none."""
+    """Return the subscription in a member's metadata; None if the bytes are not one."""
     version = _layout(data)
     if version is None:
         return None
@@ -67,9 +67,9 @@ def read_subscription(data: bytes) -> Subscription | None:
 
 
 def subscribed_topics(metadata: bytes) -> set[str] | None:
-    """Topics of a subscription, None when the bytes are none.
+    """Return the topics of a subscription; None if the bytes are not one.
 
-    What follows the topics is not looked at, so that it may be of any layout.
+    Only the topics are read, so the fields after them may be of any layout.
     """
     if _layout(metadata) is None:
         return None
@@ -81,10 +81,10 @@ def subscribed_topics(metadata: bytes) -> set[str] | None:
 
 
 def read_assignment(data: bytes) -> tuple[list[TopicPartition], bool] | None:
-    """Partitions of an assignment, and whether it carries data of an assignor's own.
+    """Return the partitions of an assignment, and whether it carries the assignor's user data.
 
     Returns:
-        None when the bytes are no assignment; no bytes at all are an empty one.
+        None if the bytes are not an assignment. Empty bytes are an empty assignment.
     """
     if not data:
         return [], False
@@ -104,7 +104,7 @@ def read_assignment(data: bytes) -> tuple[list[TopicPartition], bool] | None:
 
 
 def write_assignment(partitions: Mapping[str, Iterable[int]], version: int) -> bytes:
-    """An assignment for a member that wrote its subscription in that layout."""
+    """Return an assignment as bytes, in the version of the member's subscription."""
     assignment = ConsumerProtocolAssignment(
         assigned_partitions=[
             ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=sorted(numbers))

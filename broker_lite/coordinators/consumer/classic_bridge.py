@@ -53,7 +53,7 @@ class ClassicBridge:
     # --- JoinGroup
 
     def join(self, group: ConsumerGroup, request: JoinRequest, now_ms: int) -> JoinResult:
-        """Join, or take another step towards the target."""
+        """Join, or take the next step towards the target assignment."""
         member_id = request.member_id
         try:
             subscription = _check_protocols(group, request)
@@ -100,7 +100,7 @@ class ClassicBridge:
         group = groups.write(draft, now_ms)
         member = group.members[member_id]
         groups.watch(group, member, now_ms)
-        # It has to fetch its assignment, and to give up what it must, within its own limit.
+        # The member has its rebalance timeout to send SyncGroup and to give up partitions.
         groups.await_step(group, member, now_ms + member.rebalance_timeout_ms)
         if self._migration.wants_downgrade(group, ()):
             self._migration.downgrade(group, (), now_ms)
@@ -135,7 +135,7 @@ class ClassicBridge:
         protocol_name: str | None,
         now_ms: int,
     ) -> SyncResult:
-        """Give a member what it owns."""
+        """Return the partitions that a member owns."""
         try:
             member = self._check(group, identity, generation_id)
         except GroupError as error:
@@ -159,7 +159,7 @@ class ClassicBridge:
     def heartbeat(
         self, group: ConsumerGroup, generation_id: int, identity: MemberIdentity, now_ms: int
     ) -> ErrorCode:
-        """A sign of life; REBALANCE_IN_PROGRESS tells the member to join again."""
+        """Restart a member's session; REBALANCE_IN_PROGRESS tells it to join again."""
         try:
             member = self._check(group, identity, generation_id)
         except GroupError as error:
@@ -181,7 +181,7 @@ class ClassicBridge:
     def leave(
         self, group: ConsumerGroup, identities: Sequence[MemberIdentity], now_ms: int
     ) -> list[ErrorCode]:
-        """Members go, of either protocol: an administrator may take them out too."""
+        """Remove members of either protocol, which leave or which an administrator removes."""
         codes: list[ErrorCode] = []
         gone: dict[str, ConsumerMember] = {}
         for member_id, instance_id in identities:
@@ -228,10 +228,10 @@ class ClassicBridge:
 
 
 def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> Subscription:
-    """The subscription of a join, if the group can take the member (trap 54).
+    """Return the subscription of a join, if the group can take the member (trap 54).
 
     Raises:
-        GroupError: The type or the strategies do not fit, or the subscription is not readable.
+        GroupError: Type or strategies do not fit, or the subscription cannot be read.
     """
     offered = {protocol.name for protocol in request.protocols}
     sets = [
@@ -246,7 +246,7 @@ def _check_protocols(group: ConsumerGroup, request: JoinRequest) -> Subscription
     if not fits or found is None:
         raise GroupError(
             ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
-            "The group is one of consumers; a member of the classic protocol needs that type, a "
+            "A member of the classic protocol needs the type 'consumer' in this group, a "
             "strategy that the others of that protocol offer, and a subscription.",
         )
     return found

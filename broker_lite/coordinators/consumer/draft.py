@@ -14,14 +14,14 @@ from onceflow.broker_lite.coordinators.state_log import KeyValue
 
 
 class GroupDraft:
-    """One group and the changes that shall be made to it.
+    """One group and the changes to be made to it.
 
     Attributes:
-        origin: The group as it is, or the empty one of which the draft makes a group.
-        group: The group as it will be; the origin itself while nothing changes.
-        before: Records that go in front of the changes, such as the end of a classic group.
-        changes: What will be written, in order.
-        on_written: Called with the time once it is written; None for nothing to do.
+        origin: The group as it is, or an empty one for a new group.
+        group: The group with the changes; the origin itself while there are none.
+        before: Records to write before the changes, such as the tombstone of a classic group.
+        changes: The changes to write, in order.
+        on_written: Called with the time after the batch is written; None for nothing to do.
     """
 
     __slots__ = ("before", "changes", "group", "on_written", "origin")
@@ -34,7 +34,7 @@ class GroupDraft:
         self.on_written: Callable[[int], None] | None = None
 
     def add(self, *changes: GroupChange) -> None:
-        """Make changes, so far in the draft only."""
+        """Add changes to the draft; the group itself does not change yet."""
         for change in changes:
             if self.group is self.origin:
                 self.group = self.origin.copy()
@@ -42,7 +42,7 @@ class GroupDraft:
             self.changes.append(change)
 
     def member(self, member_id: str) -> ConsumerMember:
-        """A member as it will be."""
+        """Return a member with the draft's changes."""
         return self.group.members[member_id]
 
     @property

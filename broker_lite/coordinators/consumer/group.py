@@ -23,7 +23,7 @@ from onceflow.broker_lite.purgatory import Timer
 from onceflow.sdk.model.special_values import LEAVE_STATIC_EPOCH
 
 FIRST_EPOCH = 1
-"""Epoch of a new group, so that no member ever reaches epoch 0, by which a heartbeat joins."""
+"""Epoch of a new group. It is not 0, because a heartbeat with epoch 0 joins."""
 
 _SHARED = ("offsets", "sessions", "rebalances")
 
@@ -43,23 +43,23 @@ class SubscriptionChange(NamedTuple):
 
 
 class TargetEpochChange(NamedTuple):
-    """The epoch that was divided last (kind 6); None removes it."""
+    """The epoch of the last assignment (kind 6); None removes it."""
 
     epoch: int | None
     timestamp_ms: int = 0
 
 
 class TargetChange(NamedTuple):
-    """What a member shall own (kind 7); None removes it."""
+    """A member's target assignment (kind 7); None removes it."""
 
     member_id: str
     target: Assignment | None
 
 
 class StandingChange(NamedTuple):
-    """What a member owns now (kind 8); None removes it.
+    """A member's current assignment (kind 8); None removes it.
 
-    Of `member` only epochs, state and partitions count.
+    Only epochs, state and partitions of `member` are used.
     """
 
     member_id: str
@@ -67,7 +67,7 @@ class StandingChange(NamedTuple):
 
 
 class RegexChange(NamedTuple):
-    """The topics that a pattern selected (kind 16); None removes it."""
+    """The topics that a pattern selects (kind 16); None removes it."""
 
     regex: str
     topics: frozenset[str] | None
@@ -76,7 +76,7 @@ class RegexChange(NamedTuple):
 
 
 class OldMetadataChange(NamedTuple):
-    """The tombstone of what older brokers kept of a group's topics (kind 4)."""
+    """The tombstone of the topic metadata that older brokers kept for a group (kind 4)."""
 
 
 GroupChange: TypeAlias = (
@@ -91,7 +91,7 @@ GroupChange: TypeAlias = (
 
 
 class ResolvedRegex(NamedTuple):
-    """Topics that a pattern selected, and when."""
+    """Topics that a pattern selected, and the time of that."""
 
     topics: frozenset[str]
     timestamp_ms: int
@@ -105,17 +105,17 @@ class ConsumerGroup:
         offsets: Committed and pending offsets.
         members: By member id.
         static_members: Member id by instance id.
-        group_epoch: Raised by each change that asks for another division.
-        assignment_epoch: Epoch that was divided last.
-        assigned_at_ms: When that was.
-        metadata_hash: What the subscribed topics looked like when the epoch was raised last.
-        targets: What each member shall own.
-        regexes: Patterns that are subscribed to, with the topics that they selected.
-        sessions: When each member counts as gone.
-        rebalances: When a member that has to give something up counts as gone.
-        became_empty_ms: When the last member went; None if nobody went since the start.
-        topics_seen: The count of changes of the cluster's topics that was looked at last.
-        regexes_seen: The same, for the patterns.
+        group_epoch: Rises with each change that needs a new assignment.
+        assignment_epoch: Group epoch of the last assignment.
+        assigned_at_ms: Time of the last assignment.
+        metadata_hash: Hash of the subscribed topics when the group epoch last rose.
+        targets: Target assignment by member id.
+        regexes: Subscribed patterns, with the topics that they selected.
+        sessions: Timers of the members' sessions.
+        rebalances: Timers of members that must give up partitions in time.
+        became_empty_ms: When the last member left; None if none has left since the start.
+        topics_seen: `TopicsView.changes` when the group last looked at the topics.
+        regexes_seen: The same when it last looked at its patterns.
     """
 
     __slots__ = (
@@ -170,7 +170,7 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING
 
     def is_owned(self, topic_id: UUID, partition: int) -> bool:
-        """Does any member own the partition, or still have to give it up?"""
+        """Whether any member owns the partition, or still has to give it up."""
         return (topic_id, partition) in self._owners
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
@@ -195,16 +195,16 @@ class ConsumerGroup:
         return topics
 
     def used_regexes(self, *, without: str = "") -> set[str]:
-        """Patterns that members subscribe to, one of them left out."""
+        """Patterns that members subscribe to, without those of one member."""
         return {m.regex for i, m in self.members.items() if m.regex and i != without}
 
     def assignor(self, default: str, member: ConsumerMember | None = None) -> str:
         """The assignor that most members prefer.
 
         Args:
-            default: What serves when nobody has a preference.
-            member: Stands for the member of its id; its own wish decides between equals, as in
-                Kafka, so that it may raise the group's epoch by saying again what it said.
+            default: The assignor if no member has a preference.
+            member: Replaces the member with its id. Its preference decides if two assignors have
+                equally many votes, as in Kafka; so repeating a preference may raise the epoch.
         """
         members = dict(self.members)
         if member is not None:
@@ -214,11 +214,11 @@ class ConsumerGroup:
         return max(votes, key=lambda name: (votes[name], name == own, name)) if votes else default
 
     def find_static(self, instance_id: str | None) -> ConsumerMember | None:
-        """The member of that name, also while it is away."""
+        """Return the static member with that instance id, also while it is away."""
         return self.members.get(self.static_members.get(instance_id or "", ""))
 
     def is_away(self, member: ConsumerMember) -> bool:
-        """True for a static member that said it would be back."""
+        """True for a static member that left with epoch -2, so that it may come back."""
         return member.member_epoch == LEAVE_STATIC_EPOCH
 
     def all_classic(self, *, without: Iterable[str] = ()) -> bool:
@@ -230,7 +230,7 @@ class ConsumerGroup:
     # --- changes
 
     def copy(self) -> ConsumerGroup:
-        """The same group to be changed apart; offsets and timers stay shared."""
+        """Return a copy for a draft; it shares offsets and timers with this group."""
         other = ConsumerGroup(self.group_id)
         for name in self.__slots__:
             value = getattr(self, name)
@@ -240,12 +240,12 @@ class ConsumerGroup:
         return other
 
     def adopt(self, other: ConsumerGroup) -> None:
-        """Become what a copy of this group became."""
+        """Take over the state of a changed copy of this group."""
         for name in self.__slots__:
             setattr(self, name, getattr(other, name))
 
     def apply(self, change: GroupChange) -> None:
-        """Take over one change that stands in the log."""
+        """Apply one change that is in the log."""
         if isinstance(change, EpochChange):
             self.group_epoch = FIRST_EPOCH if change.epoch is None else change.epoch
             self.metadata_hash = change.metadata_hash
@@ -306,7 +306,7 @@ class ConsumerGroup:
                         del self._owners[topic_id, partition]
 
     def removal(self, member: ConsumerMember) -> list[GroupChange]:
-        """What takes a member out."""
+        """Return the changes that remove a member."""
         member_id = member.member_id
         changes: list[GroupChange] = [
             StandingChange(member_id, None),
@@ -318,7 +318,7 @@ class ConsumerGroup:
         return changes
 
     def dissolution(self) -> list[GroupChange]:
-        """What takes the whole group off the log, as Apache Kafka does it."""
+        """Return the changes that remove the group from the log, as in Apache Kafka."""
         changes: list[GroupChange] = []
         changes += [StandingChange(member_id, None) for member_id in self.members]
         changes += [TargetChange(member_id, None) for member_id in self.members]
@@ -357,7 +357,7 @@ def _with_standing(member: ConsumerMember, standing: ConsumerMember) -> Consumer
 
 
 def owned_since(assignment: Mapping[UUID, Iterable[int]], epoch: int) -> Owned:
-    """Partitions that all came in the same epoch."""
+    """Return an assignment whose partitions all came in the same epoch."""
     return {t: dict.fromkeys(sorted(p), epoch) for t, p in assignment.items()} or NOTHING
 
 

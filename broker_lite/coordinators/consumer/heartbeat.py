@@ -46,21 +46,21 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.group")
 
 EXPEL_RETRY_MS = 1_000
-"""When a member that is due to go is tried again, after the log refused it."""
+"""After the log refused the removal of a member, the time until the next try."""
 
 GroupConfig = Callable[[str, str], int | None]
-"""``config(group_id, name)``: what is set for one group, None for the broker's setting."""
+"""``config(group_id, name)`` returns a group's own value, or None for the broker's setting."""
 
 
 class Random(Protocol):
-    """What the coordinator needs of a random source (``random.Random`` has it)."""
+    """Source of random bits; ``random.Random`` is one."""
 
     def getrandbits(self, bits: int, /) -> int:
-        """An integer of that many random bits."""
+        """Return an integer of that many random bits."""
 
 
 def new_member_id(random: Random) -> str:
-    """An id in the form of Apache Kafka's: a random uuid in base 64."""
+    """Return an id in Apache Kafka's form: a random UUID in base 64."""
     made = uuid.UUID(int=random.getrandbits(128), version=4)
     return base64.urlsafe_b64encode(made.bytes).decode().rstrip("=")
 
@@ -69,7 +69,7 @@ class ConsumerGroups:
     """All consumer groups of the broker.
 
     Attributes:
-        steps: What joins of classic members share with heartbeats.
+        steps: Steps that heartbeats share with joins of classic members.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class ConsumerGroups:
     # --- life
 
     def start(self, now_ms: int) -> None:
-        """After loading: every member has a whole session to come back in."""
+        """Begin after loading: every member gets a whole session timeout to send a heartbeat."""
         for group in self._table.consumers():
             self.start_group(group, now_ms)
 
     def start_group(self, group: ConsumerGroup, now_ms: int) -> None:
-        """The same for one group, that was loaded or just became one."""
+        """Start the members' sessions of one group that was loaded or converted."""
         for member in group.members.values():
             self.watch(group, member, now_ms)
             self.watch_rebalance(group, member, now_ms)
@@ -110,17 +110,17 @@ class ConsumerGroups:
                 group.forget_timers(member_id)
 
     def session_timeout_ms(self, group_id: str) -> int:
-        """``group.consumer.session.timeout.ms``, or what is set for this group."""
+        """``group.consumer.session.timeout.ms``, or the group's own value."""
         found = self._config(group_id, "consumer.session.timeout.ms")
         return self._settings.consumer_session_timeout_ms if found is None else found
 
     def heartbeat_interval_ms(self, group_id: str) -> int:
-        """``group.consumer.heartbeat.interval.ms``, or what is set for this group."""
+        """``group.consumer.heartbeat.interval.ms``, or the group's own value."""
         found = self._config(group_id, "consumer.heartbeat.interval.ms")
         return self._settings.consumer_heartbeat_interval_ms if found is None else found
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """``group.consumer.assignment.interval.ms``, or what is set for this group."""
+        """``group.consumer.assignment.interval.ms``, or the group's own value."""
         found = self._config(group_id, "consumer.assignment.interval.ms")
         return self._settings.consumer_assignment_interval_ms if found is None else found
 
@@ -180,7 +180,7 @@ class ConsumerGroups:
             ) from None
 
     def _open(self, request: ConsumerHeartbeat) -> GroupDraft:
-        """The group of a heartbeat; a joining member makes it, or turns a classic one into it."""
+        """Return a draft of the group; a join creates the group, or converts a classic one."""
         group_id = request.group_id
         group = self._table.get_consumer(group_id)
         if group is not None:
@@ -198,7 +198,7 @@ class ConsumerGroups:
         )
 
     def check_room(self, group: ConsumerGroup, member_id: str, joins: bool) -> None:
-        """``group.consumer.max.size``.
+        """Apply ``group.consumer.max.size``.
 
         Raises:
             GroupError: The group is full.
@@ -211,10 +211,10 @@ class ConsumerGroups:
             )
 
     def _find_member(self, draft: GroupDraft, request: ConsumerHeartbeat) -> ConsumerMember:
-        """The member as it was; a new one, or one that takes a static name over, is made.
+        """Return the member as it was; for a join, a new one or one with a static member's place.
 
         Raises:
-            GroupError: The heartbeat is not a member's, or not in its epoch (trap 58).
+            GroupError: The sender is not a member, or its epoch is not accepted (trap 58).
         """
         member_id, group = request.member_id, draft.group
         if request.instance_id is not None:
@@ -231,13 +231,13 @@ class ConsumerGroups:
         return member
 
     def join_static(self, draft: GroupDraft, instance_id: str, member_id: str) -> ConsumerMember:
-        """A static member comes, or comes back if it said goodbye, under whichever id.
+        """Return a static member that joins, or that comes back after it left with epoch -2.
 
-        What it takes over is as far as its predecessor got; so it begins in epoch 0, from where it
-        goes on to its target. In the target's epoch it would count as there already.
+        A member that comes back, also under another member id, inherits its former assignment at
+        epoch 0 and reconciles from there. In the target's epoch it would count as reconciled.
 
         Raises:
-            GroupError: The name belongs to a member that is here.
+            GroupError: A member that has not left has this instance id.
         """
         current = draft.group.find_static(instance_id)
         if current is None:
@@ -267,10 +267,10 @@ class ConsumerGroups:
     def check_static(
         self, group: ConsumerGroup, instance_id: str, member_id: str
     ) -> ConsumerMember:
-        """The static member of that name, if it is who it says it is.
+        """Return the static member with that instance id, if it has the given member id.
 
         Raises:
-            GroupError: There is none, or another member has the name.
+            GroupError: No member has the instance id, or another member has it.
         """
         current = group.find_static(instance_id)
         if current is None:
@@ -285,7 +285,7 @@ class ConsumerGroups:
 
     @staticmethod
     def _subscribed(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
-        """The member with what the heartbeat says about it."""
+        """Return the member with the fields that the heartbeat carries."""
 
         def said(value: str | None, before: str | None) -> str | None:
             return before if value is None else value
@@ -331,7 +331,7 @@ class ConsumerGroups:
         return HeartbeatAnswer(member_id=request.member_id, member_epoch=request.member_epoch)
 
     def _go_away(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """Keep a static member's partitions until its session ends, as it is to come back."""
+        """Keep a static member's partitions until its session ends, because it may come back."""
         kept: dict[UUID, dict[int, int]] = {
             topic_id: dict.fromkeys(partitions, 0)
             for topic_id, partitions in member.assigned.items()
@@ -347,10 +347,10 @@ class ConsumerGroups:
             timer.cancel()
 
     def expel(self, group: ConsumerGroup, members: Sequence[ConsumerMember], now_ms: int) -> None:
-        """Take members out; the group becomes classic again if only such members are left.
+        """Remove members; if only classic members are left, the group becomes classic again.
 
         Raises:
-            StateLogError: Nothing was written, and nobody is out.
+            StateLogError: Nothing was written, and no member is removed.
         """
         draft = GroupDraft(group)
         if self._migration.wants_downgrade(group, [member.member_id for member in members]):
@@ -368,7 +368,7 @@ class ConsumerGroups:
     # --- writing
 
     def divide_if_due(self, group: ConsumerGroup, now_ms: int) -> ConsumerGroup:
-        """Assign for members without heartbeats of this protocol, if no heartbeat has done so."""
+        """Assign partitions if that is due: classic members send no heartbeat that would do it."""
         draft = GroupDraft(group)
         try:
             self.steps.raise_epoch(draft, False, now_ms)
@@ -379,7 +379,7 @@ class ConsumerGroups:
             return group
 
     def write(self, draft: GroupDraft, now_ms: int) -> ConsumerGroup:
-        """Write a draft; then it is the group.
+        """Write a draft and make its changes in the group.
 
         Raises:
             StateLogError: Nothing was written, and nothing changed.
@@ -391,14 +391,14 @@ class ConsumerGroups:
     # --- deadlines
 
     def watch(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """Restart a member's session, as a request of it has arrived."""
+        """Restart a member's session, since a request from it has arrived."""
         timeout_ms = self.session_timeout_ms(group.group_id)
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         self._arm(group.sessions, group.group_id, member.member_id, now_ms + timeout_ms, None)
 
     def watch_rebalance(self, group: ConsumerGroup, member: ConsumerMember, now_ms: int) -> None:
-        """A member that has to give something up has its rebalance timeout for that."""
+        """Give a member that must give up partitions its rebalance timeout for that."""
         old = group.rebalances.pop(member.member_id, None)
         if old is not None:
             old.cancel()
@@ -407,7 +407,7 @@ class ConsumerGroups:
             self.await_step(group, member, due_ms)
 
     def await_step(self, group: ConsumerGroup, member: ConsumerMember, due_ms: int) -> None:
-        """The member is out unless it goes on, from its present epoch, until then."""
+        """Remove the member at `due_ms`, unless its epoch has changed by then."""
         self._arm(group.rebalances, group.group_id, member.member_id, due_ms, member.member_epoch)
 
     def _arm(
@@ -423,7 +423,7 @@ class ConsumerGroups:
             old.cancel()
 
         def due(now_ms: int) -> None:
-            # The group may have been replaced meanwhile: what counts is who is in it now.
+            # The group may have been converted meanwhile, so it is looked up again.
             if timers.get(member_id) is timer:
                 del timers[member_id]
             group = self._table.get_consumer(group_id)
@@ -447,10 +447,10 @@ def unknown_member(member_id: str, group_id: str) -> GroupError:
 
 
 def _check_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> None:
-    """A heartbeat comes in the member's epoch, or in the one before if the answer was lost.
+    """Accept the member's epoch, and its previous one after a lost answer; refuse others.
 
-    In the one before, the member must own no more than it was given: what it owned above that may
-    belong to others already.
+    With the previous epoch the member may own only partitions that it was given: other ones may
+    have another owner by now.
     """
     epoch, known = request.member_epoch, member.member_epoch
     if epoch > known:

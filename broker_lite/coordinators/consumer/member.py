@@ -25,7 +25,7 @@ NOTHING: Owned = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ClassicSide:
-    """What is kept of a member that speaks the classic protocol.
+    """Fields that only a member of the classic protocol has.
 
     Attributes:
         session_timeout_ms: How long it may be silent.
@@ -51,11 +51,11 @@ class ConsumerMember:
         rebalance_timeout_ms: How long it may take to give partitions up.
         server_assignor: Assignor that it prefers, or None.
         classic: Set for a member that speaks the classic protocol.
-        member_epoch: Epoch that it reached; -2 while a static member is away.
-        previous_epoch: Epoch before: its next heartbeat may still carry it (a lost answer).
-        state: Where it stands on its way to its target.
-        assigned: What it owns.
-        revoking: What it owns and has to give up.
+        member_epoch: Epoch that it has reached; -2 while a static member is away.
+        previous_epoch: Its last epoch; after a lost answer, the next heartbeat carries it.
+        state: How far it is on the way to its target.
+        assigned: Partitions that it owns and keeps.
+        revoking: Partitions that it owns and has to give up.
     """
 
     member_id: str
@@ -76,7 +76,7 @@ class ConsumerMember:
 
     @property
     def subscription(self) -> tuple[object, ...]:
-        """Everything that stands in the record of its subscription."""
+        """The fields in the record of its subscription."""
         return (
             self.instance_id,
             self.rack_id,
@@ -91,7 +91,7 @@ class ConsumerMember:
 
     @property
     def standing(self) -> tuple[object, ...]:
-        """Everything that stands in the record of its current assignment."""
+        """The fields in the record of its current assignment."""
         return (
             self.member_epoch,
             self.previous_epoch,
@@ -101,14 +101,14 @@ class ConsumerMember:
         )
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
-        """True when it owns what that epoch gives it."""
+        """True when it owns the assignment of that epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == assignment_epoch
 
     def may_commit(self, epoch: int, topic_id: UUID | None, partition: int) -> bool:
-        """May it commit an offset of a partition under ``epoch``?
+        """Whether it may commit an offset of a partition under ``epoch``.
 
-        An older epoch is good for a partition that it has owned since then (KIP-1251): the answer
-        with the next epoch may just be on its way.
+        An older epoch is valid for a partition that it has owned since then (KIP-1251): the answer
+        with the newer epoch may not have arrived yet.
         """
         if epoch == self.member_epoch:
             return True
@@ -134,12 +134,12 @@ def merged(one: Owned, other: Owned) -> dict[UUID, dict[int, int]]:
 
 
 def same_partitions(one: Owned, other: Owned) -> bool:
-    """True when both hold the same partitions, in whatever epochs they came."""
+    """True when both have the same partitions, whatever their epochs."""
     return plain(one) == plain(other)
 
 
 def assignment_of(pairs: Iterable[tuple[UUID, Iterable[int]]]) -> dict[UUID, frozenset[int]]:
-    """An assignment from topics and partitions; a topic that is named twice is joined."""
+    """Return an assignment; partitions of a topic that is named twice are joined."""
     found: dict[UUID, set[int]] = {}
     for topic_id, partitions in pairs:
         found.setdefault(topic_id, set()).update(partitions)

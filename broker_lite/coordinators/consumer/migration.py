@@ -1,8 +1,8 @@
-"""Converts groups between the classic and the consumer protocol, while members go on (KIP-848).
+"""Converts groups between the classic and the consumer protocol while they work (KIP-848).
 
 The first member of the new protocol converts a classic group into a consumer group, which may have
 members of both protocols. When the last new one leaves, the group becomes classic again. Each
-conversion is one batch in the log, so that a group is never of both kinds. This module applies
+conversion is one batch in the log, so that a crash never leaves half of it. This module applies
 ``group.consumer.migration.policy``; ``classic_bridge`` answers classic members of a consumer group.
 """
 
@@ -53,11 +53,11 @@ DOWNGRADE_POLICIES = ("downgrade", "bidirectional")
 
 
 class Migration:
-    """Turns groups of one protocol into groups of the other.
+    """Converts groups of one protocol into groups of the other.
 
     Attributes:
-        on_upgraded: Called with a group that became a consumer group and the time: its members'
-            sessions start there.
+        on_upgraded: Called with a group that became a consumer group and the time, to start its
+            members' sessions.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class Migration:
     # --- to the consumer protocol
 
     def upgrade(self, classic: ClassicGroup) -> GroupDraft:
-        """A draft of the consumer group that takes the place of a classic one.
+        """Return a draft of the consumer group that replaces a classic group.
 
         Raises:
-            GroupError: The group has to stay as it is.
+            GroupError: The group must stay classic.
         """
         draft = GroupDraft(ConsumerGroup(classic.group_id))
         draft.origin.offsets = classic.offsets
@@ -112,9 +112,9 @@ class Migration:
         for member in members:
             draft.add(SubscriptionChange(member.member_id, member))
         topics = draft.group.subscribed_topics()
-        # Between the two rounds of a cooperative rebalance some partitions belong to nobody. A
-        # digest of no topics has the next heartbeat divide anew: members that only take the place
-        # of others (static ones) would never ask for it.
+        # Between the two rounds of a cooperative rebalance some partitions have no owner. Digest 0
+        # makes the next heartbeat assign again. Otherwise they could stay without an owner: a
+        # static member that replaces another one changes no subscription.
         digest = self._topics.digest(topics) if self._is_whole(members, topics) else 0
         draft.add(EpochChange(epoch, digest))
         for member in members:
@@ -168,7 +168,7 @@ class Migration:
         )
 
     def owned(self, partitions: Iterable[TopicPartition], epoch: int) -> Owned:
-        """Partitions by topic id; those of topics that are gone are left out."""
+        """Return partitions by topic id, without those of deleted topics."""
         pairs: list[tuple[UUID, list[int]]] = []
         for partition in partitions:
             topic = self._topics.view.get(partition.topic)
@@ -179,7 +179,7 @@ class Migration:
     # --- to the classic protocol
 
     def wants_downgrade(self, group: ConsumerGroup, gone: Collection[str]) -> bool:
-        """Are only members of the classic protocol left, once these are gone?"""
+        """Whether the group should become classic once these members are gone."""
         left = len(group.members) - len(gone)
         return (
             self._settings.consumer_migration_policy in DOWNGRADE_POLICIES
@@ -188,7 +188,7 @@ class Migration:
         )
 
     def downgrade(self, group: ConsumerGroup, gone: Collection[str], now_ms: int) -> None:
-        """Make it a classic group of those who are left; they rebalance at once.
+        """Convert the group into a classic one of the remaining members, and begin a rebalance.
 
         Raises:
             StateLogError: Nothing was written, and nothing changed.
@@ -203,7 +203,7 @@ class Migration:
         successor.protocol_name = successor.elect_protocol()
         successor.note_subscriptions()
         successor.state = GroupState.STABLE
-        successor.leader = None  # Nobody divided this generation; what the others had is nobody's.
+        successor.leader = None  # So a start before the rebalance ends begins another one.
         self._table.write_downgrade(group, successor, now_ms, with_members=True)
         logger.info("%s is a classic group now", group.group_id)
         for member_id in list(group.members):
@@ -226,7 +226,7 @@ class Migration:
         )
 
     def assignment_bytes(self, member: ConsumerMember) -> bytes:
-        """What a member of the classic protocol owns, in the layout that it understands."""
+        """Return a classic member's assignment, in the version of its subscription."""
         assert member.classic is not None
         found = read_subscription(member.classic.protocols[0].metadata)
         by_name = {
@@ -237,7 +237,7 @@ class Migration:
         return write_assignment(by_name, 0 if found is None else found.version)
 
     def retire(self, group: ConsumerGroup, now_ms: int) -> ClassicGroup:
-        """An empty consumer group makes room for classic members; its offsets stay.
+        """Replace an empty consumer group by an empty classic one, which keeps the offsets.
 
         Raises:
             StateLogError: Nothing was written, and nothing changed.

@@ -19,7 +19,7 @@ from onceflow.broker_lite.coordinators.consumer.member import (
 from onceflow.broker_lite.coordinators.consumer.states import MemberState
 
 IsOwned = Callable[[UUID, int], bool]
-"""``is_owned(topic_id, partition)``: does any member own it, or still have to give it up?"""
+"""``is_owned(topic_id, partition)``: whether a member owns it, or still has to give it up."""
 
 
 def reconcile(
@@ -30,26 +30,26 @@ def reconcile(
     is_owned: IsOwned,
     is_subscribed: Callable[[UUID], bool],
 ) -> ConsumerMember:
-    """The member after this step.
+    """Return the member after its next step towards the target.
 
     Args:
-        member: Where it stands.
+        member: The member before.
         target_epoch: Epoch of the target.
-        target: What it shall own.
-        owned: What it says that it owns; None when it said nothing.
-        is_owned: Who of the group owns a partition.
-        is_subscribed: Is the topic part of its present subscription? Partitions of others are
-            taken from it at once, before they are divided anew.
+        target: Its target assignment.
+        owned: The partitions that its heartbeat names as owned; None if it names none.
+        is_owned: Whether a member of the group owns a partition.
+        is_subscribed: Whether the topic is in its present subscription. Partitions of other topics
+            are taken from it at once, before the next assignment.
 
     Returns:
-        The same value when there is nothing to do.
+        The same value if there is nothing to do.
     """
     wanted = {topic_id: parts for topic_id, parts in target.items() if is_subscribed(topic_id)}
     dropped = any(not is_subscribed(topic_id) for topic_id in member.assigned)
     if member.state is MemberState.UNREVOKED_PARTITIONS:
         if _owns_any(owned, member.revoking):
             return _drop_unsubscribed(member, owned, is_subscribed) if dropped else member
-        # It gave up what it had to: it may go one epoch further, and from there on.
+        # It has given up what it had to, so it reaches the next epoch and may continue from there.
         return _next(member, member.member_epoch + 1, target_epoch, wanted, owned, is_owned)
     if member.state is MemberState.STABLE and member.member_epoch == target_epoch:
         return _drop_unsubscribed(member, owned, is_subscribed) if dropped else member
@@ -57,7 +57,7 @@ def reconcile(
 
 
 def _owns_any(owned: Assignment | None, partitions: Mapping[UUID, Mapping[int, int]]) -> bool:
-    """Does it still own one of these? If it did not say, it does."""
+    """Whether it still owns one of these; True if its heartbeat does not say."""
     if owned is None:
         return True
     return any(

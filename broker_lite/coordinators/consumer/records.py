@@ -64,8 +64,8 @@ class ConsumerKey(NamedTuple):
     """Key of one of these records.
 
     Attributes:
-        kind: Which record.
-        group_id: Whose.
+        kind: Kind of the record.
+        group_id: Group that it belongs to.
         name: Member id or pattern, empty for the kinds that have none.
     """
 
@@ -78,7 +78,7 @@ def decode_consumer_key(data: bytes, kind: int) -> ConsumerKey:
     """Read the key of a record of one of :data:`GROUP_KINDS` and :data:`NAMED_KINDS`.
 
     Raises:
-        RemoteProtocolError: The bytes are no such key.
+        RemoteProtocolError: The bytes are not such a key.
     """
     if kind in GROUP_KINDS:
         key, _ = ConsumerGroupKey.decode(data, kind, VERSION_SIZE)
@@ -88,7 +88,7 @@ def decode_consumer_key(data: bytes, kind: int) -> ConsumerKey:
 
 
 def encode_change(group_id: str, change: GroupChange) -> KeyValue:
-    """The record of a change."""
+    """Return the record of a change."""
     if isinstance(change, EpochChange):
         value: Message | None = None
         if change.epoch is not None:
@@ -186,10 +186,10 @@ def _stored(owned: Owned) -> list[_Standing.TopicPartitions]:
 
 
 def decode_change(key: ConsumerKey, data: bytes | None) -> GroupChange:
-    """The change in a record; a missing value removes.
+    """Return the change in a record; a record without a value is a removal.
 
     Raises:
-        RemoteProtocolError: The bytes are no value of a known version.
+        RemoteProtocolError: The bytes are not a value of a known version.
     """
     if data is not None and (version := read_version(data)) != VALUE_VERSION:
         raise RemoteProtocolError(f"a consumer group record has the unknown version {version}")
@@ -243,10 +243,10 @@ def _decode_standing(member_id: str, data: bytes) -> ConsumerMember:
 def _owned(stored: Iterable[_Standing.TopicPartitions], member_epoch: int) -> Owned:
     found: dict[UUID, dict[int, int]] = {}
     for topic in stored:
-        # Records of older brokers lack the epochs: the member's own is the safe one.
+        # Records of older brokers have no epochs. The member's own is the latest possible one.
         epochs = topic.assignment_epochs or [member_epoch] * len(topic.partitions)
         if len(epochs) != len(topic.partitions):
-            raise RemoteProtocolError("partitions and their epochs are of different number")
+            raise RemoteProtocolError("the numbers of partitions and of their epochs differ")
         if topic.partitions:
             found[topic.topic_id] = dict(zip(topic.partitions, epochs, strict=True))
     return found

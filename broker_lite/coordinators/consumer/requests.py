@@ -18,8 +18,8 @@ class GroupError(Exception):
     """A request is refused.
 
     Attributes:
-        code: What the client is told.
-        message: The words to it.
+        code: The error code of the answer.
+        message: The error message of the answer.
     """
 
     def __init__(self, code: ErrorCode, message: str) -> None:
@@ -32,11 +32,11 @@ class GroupError(Exception):
 
 
 class TopicRights(NamedTuple):
-    """Which topics a pattern may select for the one who sends a heartbeat.
+    """Which topics a pattern may select for the sender of a heartbeat.
 
     Attributes:
-        may_describe: Whether it may know of the topic of a name.
-        version: Rises when the answers may be others.
+        may_describe: Whether the sender may describe the topic of this name.
+        version: Rises when answers of `may_describe` may have changed.
     """
 
     may_describe: Callable[[str], bool] = lambda name: True
@@ -44,7 +44,7 @@ class TopicRights(NamedTuple):
 
 
 EVERY_TOPIC = TopicRights()
-"""Rights where there is no authorizer."""
+"""Rights if there is no authorizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,11 @@ class ConsumerHeartbeat:
         rack_id: Where it runs.
         rebalance_timeout_ms: How long it may take to give partitions up.
         topics: Topics subscribed to by name.
-        regex: Pattern subscribed to; empty for none any more.
+        regex: Pattern subscribed to; empty ends the subscription by pattern.
         server_assignor: Assignor that it prefers.
-        owned: What it owns.
+        owned: Partitions that it owns.
         api_version: Version of the request.
-        rights: What its patterns may select.
+        rights: Topics that its pattern may select.
     """
 
     group_id: str
@@ -85,12 +85,12 @@ class ConsumerHeartbeat:
 
     @property
     def joins(self) -> bool:
-        """True for a member that comes in, or comes in again."""
+        """True if the member joins or rejoins."""
         return self.member_epoch == JOIN_EPOCH
 
     @property
     def is_full(self) -> bool:
-        """True when it says everything, which a member does that may have missed an answer."""
+        """True when every field is set, as a member does that may have missed an answer."""
         return self.joins or (
             self.rebalance_timeout_ms != -1
             and (self.topics is not None or self.regex is not None)
@@ -107,8 +107,8 @@ class HeartbeatAnswer:
         error_message: The same in words.
         member_id: The member, None with an error.
         member_epoch: Its epoch now.
-        heartbeat_interval_ms: When to come again.
-        assignment: What it shall own, None when that did not change (trap 58).
+        heartbeat_interval_ms: When to send the next heartbeat.
+        assignment: Partitions that it may own; None if they did not change (trap 58).
     """
 
     error_code: ErrorCode = ErrorCode.NONE
@@ -120,7 +120,7 @@ class HeartbeatAnswer:
 
 
 def check_heartbeat(request: ConsumerHeartbeat, assignors: Collection[str]) -> None:
-    """Refuse what no member can mean, in the order and words of Apache Kafka.
+    """Refuse fields that contradict each other, in Apache Kafka's order and words.
 
     Raises:
         GroupError: With the reason.

@@ -2,7 +2,7 @@
 
 ``range`` gives each member a run of neighbouring partitions of each topic, the same numbers for
 topics with the same readers, so that joined topics meet. ``uniform`` balances over all topics and
-moves no more than it has to. Pure functions; the same input gives the same division.
+moves no more than it has to. These are pure functions; the same input gives the same assignment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Reader:
         member_id: Its id.
         instance_id: Name of a static member; it decides the order, so that a restart moves nothing.
         topics: Topics that it subscribes to.
-        has: Its target until now.
+        has: Its current target assignment.
     """
 
     member_id: str
@@ -45,7 +45,7 @@ class Reader:
 
 
 def assign_range(readers: Sequence[Reader], counts: Mapping[UUID, int]) -> Division:
-    """Runs of neighbouring partitions of each topic.
+    """Assign runs of neighbouring partitions of each topic.
 
     Args:
         readers: Members of the group.
@@ -71,7 +71,7 @@ def assign_range(readers: Sequence[Reader], counts: Mapping[UUID, int]) -> Divis
 
 
 def assign_uniform(readers: Sequence[Reader], counts: Mapping[UUID, int]) -> Division:
-    """As even as the subscriptions allow, with as few moves as that takes.
+    """Assign as evenly as the subscriptions allow, with as few moves as possible.
 
     Args:
         readers: Members of the group.
@@ -109,7 +109,7 @@ class _UniformPlan:
         self._held[member_id].add(partition)
 
     def keep(self) -> None:
-        """What members have stays, as far as that leaves room for an even division."""
+        """Let members keep what they have, as far as an even assignment allows it."""
         least = most = self._total
         extra = 0
         if self._alike and self._readers:
@@ -126,7 +126,7 @@ class _UniformPlan:
             had = [partition for partition in had if partition not in self._owner]
             room = most
             if self._alike and most > least:
-                # Only so many may hold one more than the others; who has more keeps it.
+                # Only `extra` members may have one partition more; members that have it keep it.
                 room = most if extra > 0 and len(had) >= most else least
                 extra -= room > least
             for partition in had[:room]:

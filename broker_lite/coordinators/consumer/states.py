@@ -13,21 +13,21 @@ class ConsumerGroupState(enum.Enum):
     """State of a consumer group; the value is Kafka's name, as in ConsumerGroupDescribe."""
 
     EMPTY = "Empty"
-    """Nobody is in it."""
+    """It has no members."""
     ASSIGNING = "Assigning"
-    """Something changed that was not divided yet."""
+    """A change needs a new assignment, which is not made yet."""
     RECONCILING = "Reconciling"
-    """It was divided, and some member is not there yet."""
+    """Partitions are assigned, and some member does not have its target yet."""
     STABLE = "Stable"
     DEAD = "Dead"
 
 
 class MemberState(enum.IntEnum):
-    """Where a member stands on its way to its target, numbered as stored."""
+    """How far a member is on the way to its target; the numbers are those in the log."""
 
     STABLE = 0
-    """It has what it shall have."""
+    """It has its target assignment."""
     UNREVOKED_PARTITIONS = 1
-    """It has to give something up before it goes on."""
+    """It must give up partitions before it reaches the next epoch."""
     UNRELEASED_PARTITIONS = 2
     """It waits for partitions that others still own."""

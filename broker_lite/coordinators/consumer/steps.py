@@ -40,7 +40,7 @@ class ConsumerSteps:
 
         Args:
             topics: The cluster's topics.
-            assignors: Assignors on offer; the first serves groups without a preference.
+            assignors: Names of the available assignors; groups without a preference use the first.
         """
         self.topics: ConsumerTopics = topics
         self._assignors = assignors
@@ -49,8 +49,8 @@ class ConsumerSteps:
         """Note what a member subscribes to.
 
         Returns:
-            Whether its topics changed, or with its vote the group's assignor, so that the group
-            must be divided anew.
+            Whether its topics changed, or by its preference the group's assignor, so that the
+            group needs a new assignment.
         """
         old = draft.group.members.get(member.member_id)
         if old is not None and old.subscription == member.subscription:
@@ -74,7 +74,7 @@ class ConsumerSteps:
             draft: The group.
             subscribed_anew: A subscription changed.
             now_ms: Wall milliseconds.
-            rights: What patterns may select; None leaves them to the next heartbeat of a member.
+            rights: Topics that patterns may select; None leaves patterns to the next heartbeat.
         """
         changed = subscribed_anew
         if rights is not None:
@@ -89,12 +89,12 @@ class ConsumerSteps:
         draft.group.topics_seen = seen
 
     def divide(self, draft: GroupDraft, now_ms: int, interval_ms: int) -> None:
-        """Divide the partitions if the epoch was raised and the last division is long enough ago.
+        """Assign the partitions if the group's epoch rose and the interval has passed.
 
         Args:
             draft: The group.
             now_ms: Wall milliseconds.
-            interval_ms: Least time between two divisions (KIP-1263).
+            interval_ms: Shortest time between two assignments (KIP-1263).
         """
         group = draft.group
         if group.group_epoch <= group.assignment_epoch:
@@ -119,7 +119,7 @@ class ConsumerSteps:
         )
 
     def move(self, draft: GroupDraft, member_id: str, owned: Assignment | None) -> None:
-        """One member goes one step towards its target."""
+        """Move one member one step towards its target assignment."""
         group = draft.group
         member = group.members[member_id]
         readable = set(self.topics.ids_of(group.topics_of(member)))
@@ -139,7 +139,7 @@ class ConsumerSteps:
             draft.add(StandingChange(member_id, moved))
 
     def remove(self, draft: GroupDraft, members: Iterable[ConsumerMember]) -> None:
-        """Members go; what they owned is free for the next division."""
+        """Remove members and raise the epoch, so that their partitions are assigned again."""
         for member in members:
             draft.add(*draft.group.removal(member))
         group = draft.group
@@ -149,15 +149,15 @@ class ConsumerSteps:
             draft.add(TargetEpochChange(epoch))
 
     def default_assignor(self, group: ConsumerGroup) -> str:
-        """The assignor that serves the group."""
+        """Return the assignor of the group."""
         return group.assignor(self._assignors[0])
 
     @property
     def assignors(self) -> tuple[str, ...]:
-        """Assignors on offer."""
+        """Names of the available assignors."""
         return self._assignors
 
 
 def assignment_changed(before: ConsumerMember | None, after: ConsumerMember) -> bool:
-    """Does the member have to hear of its assignment?"""
+    """Whether the answer must contain the member's assignment."""
     return before is None or not same_partitions(before.assigned, after.assigned)

@@ -36,7 +36,7 @@ _KAFKAS_WORDS: Final = {
     "invalid named capture group": "invalid named capture",
     "pattern too large - compile failed": "expression is too large",
 }
-"""What RE2 says, and what RE2/J says for it, whose words Apache Kafka passes on."""
+"""RE2's messages, and those of RE2/J for the same faults, which Apache Kafka passes on."""
 
 
 class RegexError(ValueError):
@@ -48,7 +48,7 @@ class RegexEngineMissingError(RegexError):
 
 
 class TopicRegex:
-    """A compiled pattern, which remembers what it found out about the names it was asked for."""
+    """A compiled pattern; it caches its results for names."""
 
     __slots__ = ("_compiled", "_known", "_unicode", "pattern")
 
@@ -60,7 +60,7 @@ class TopicRegex:
             unicode: Names may hold any characters; names of topics are ASCII, which is faster.
 
         Raises:
-            RegexError: It is not understood, or too large.
+            RegexError: The pattern is invalid or too large.
             RegexEngineMissingError: google-re2 is not installed.
         """
         self.pattern: str = pattern
@@ -69,16 +69,16 @@ class TopicRegex:
         self._known: dict[str, bool] = {}
 
     def matches(self, name: str) -> bool:
-        """Does the pattern match the whole name?"""
+        """Whether the pattern matches the whole name."""
         encoded = name.encode("utf-8" if self._unicode else "latin-1", "replace")
         return self._compiled.fullmatch(encoded) is not None
 
     def select(self, names: Iterable[str], *, bounded: bool = False) -> frozenset[str]:
-        """The names that the pattern matches.
+        """Return the names that the pattern matches.
 
         Args:
-            names: All names; those of the last call cost nothing.
-            bounded: Give up where it takes longer than ``CPU_SECONDS_MAX``.
+            names: All names; results for names of the last call are cached.
+            bounded: Raise an error after ``CPU_SECONDS_MAX``.
 
         Raises:
             RegexError: It takes too long.
@@ -96,10 +96,10 @@ class TopicRegex:
 
 
 def select(names: Iterable[str], pattern: str) -> frozenset[str]:
-    """Those of any names that a pattern matches.
+    """Return the names that a pattern matches; names may hold any characters.
 
     Raises:
-        RegexError: The pattern is not understood, or takes too long.
+        RegexError: The pattern is invalid or takes too long.
         RegexEngineMissingError: google-re2 is not installed.
     """
     return TopicRegex(pattern, unicode=True).select(names, bounded=True)

@@ -1,7 +1,7 @@
 """The cluster's topics for consumer groups: ids, partition counts, and the names of a pattern.
 
-It decides when a group must read them again, and which topics its patterns select. The assignors
-decide which member gets which partition.
+It decides whether topics have changed for a group, and which topics its patterns select. The
+assignors decide which member gets which partition.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TopicLike(Protocol):
 
     @property
     def topic_id(self) -> UUID:
-        """Its id, another one for each topic of a name."""
+        """Its id; a topic that is created again under the same name has another one."""
 
     @property
     def partitions(self) -> Sequence[object]:
@@ -44,7 +44,7 @@ class TopicsView(Protocol):
 
     @property
     def changes(self) -> int:
-        """Rises whenever a topic comes, grows or goes."""
+        """Rises whenever a topic is created, grows or is deleted."""
 
     def get(self, name: str) -> TopicLike | None:
         """The topic of that name."""
@@ -69,7 +69,7 @@ class ConsumerTopics:
         """Check a pattern.
 
         Raises:
-            RegexError: It is not understood, or takes too long with the topics that there are.
+            RegexError: The pattern is invalid, or takes too long with the present topics.
         """
         if regex:
             self._compile(regex).select((topic.name for topic in self.view), bounded=True)
@@ -93,12 +93,12 @@ class ConsumerTopics:
         return found
 
     def name_of(self, topic_id: UUID) -> str | None:
-        """Name of a topic, None when it is gone."""
+        """Return the name of a topic; None if it was deleted."""
         topic = self.view.get_by_id(topic_id)
         return None if topic is None else topic.name
 
     def digest(self, names: Collection[str]) -> int:
-        """A number that changes with the topics' ids and partition counts; 0 for none."""
+        """Return a hash of the topics' ids and partition counts; 0 for no topics."""
         topics = [topic for name in sorted(names) if (topic := self.view.get(name)) is not None]
         if not topics:
             return 0
@@ -107,15 +107,15 @@ class ConsumerTopics:
         return int.from_bytes(data, "big", signed=True)
 
     def resolve(self, draft: GroupDraft, now_ms: int, rights: TopicRights) -> bool:
-        """Bring the group's patterns up to date with the topics that there are.
+        """Bring the group's patterns up to date with the present topics.
 
-        As in Apache Kafka a pattern selects what the member may know of whose heartbeat it is;
-        there, changed ACLs count from the next refresh on, here from the next heartbeat on.
+        As in Apache Kafka, a pattern selects only topics that the heartbeat's sender may describe.
+        Changed ACLs take effect with the next heartbeat; in Apache Kafka with the next refresh.
 
         Args:
             draft: The group.
             now_ms: Wall milliseconds.
-            rights: What patterns may select.
+            rights: Topics that patterns may select.
 
         Returns:
             Whether any pattern selects other topics than before.
@@ -139,9 +139,9 @@ class ConsumerTopics:
         return changed
 
     def _matching(self, regex: str) -> frozenset[str]:
-        """As in Apache Kafka a pattern selects internal topics too, if it matches their names."""
+        """Return the matching topics; as in Apache Kafka, internal ones too."""
         try:
             return self._compile(regex).select(topic.name for topic in self.view)
-        except RegexError as error:  # In a folder of Apache Kafka, or written with google-re2.
+        except RegexError as error:  # Stored by Apache Kafka, or while google-re2 was installed.
             logger.error("pattern %r selects nothing here: %s", regex, error)
             return frozenset()

@@ -49,7 +49,7 @@ PRODUCE_ABORTABLE_FROM = 11
 
 
 class ProducerGrant(NamedTuple):
-    """Answer of InitProducerId and EndTxn: an error, or the identity to go on with."""
+    """Answer of InitProducerId and EndTxn: an error, or the identity to continue with."""
 
     error_code: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -65,15 +65,15 @@ class TransactionListing(NamedTuple):
 
 
 class TransactionCoordinator:
-    """Keeps every transactional id of the broker.
+    """Coordinates the transactions of every transactional id of the broker.
 
-    All methods take ``now_ms`` and finish what they begin before they return: no other request
-    sees a change half made. Only markers may lag behind, in the early-answer mode or after a
-    storage failure, and then the states Prepare* say so.
+    A method completes its change before it returns, so that no other request sees half of a change.
+    Only markers may follow later, with early answers or after a storage failure. Then the entry's
+    state is PrepareCommit or PrepareAbort.
 
     Attributes:
-        markers: Writes markers; also for administrators who end hanging transactions.
-        decided: Carries out what is decided.
+        markers: Writes markers; WriteTxnMarkers uses it too.
+        decided: Ends transactions whose outcome is decided.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class TransactionCoordinator:
             log: The topic ``__transaction_state``.
             markers: Writes markers.
             producer_ids: Gives out producer ids.
-            timers: Runs what comes later.
-            when_safe: Tells once everything written before is on the disk, or never can be; None
-                where a power loss is not thought of. A marker must not reach the disk before the
-                decision that it carries out.
+            timers: Timers of the broker.
+            when_safe: Calls back when all earlier writes are on the disk, or when that is
+                impossible. None if the durability does not cover a power loss. With it, no marker
+                reaches the disk before its decision.
         """
         self._settings = settings
         self._log = TransactionLog(log, settings.transaction_version)
@@ -110,7 +110,7 @@ class TransactionCoordinator:
     # --- life of the coordinator
 
     def load(self, now_ms: int) -> None:
-        """Reload every id and go on; after a crash something has to be done between the two."""
+        """Read and resume in one step; after a crash `after_crash` makes repairs in between."""
         self.read(now_ms)
         self.resume(now_ms)
 
@@ -125,19 +125,19 @@ class TransactionCoordinator:
         *,
         keep_commits: bool,
     ) -> None:
-        """Take transactional ids from producers whose identity may have been given twice.
+        """Take transactional ids from producers whose epoch may have been given out twice.
 
-        Their open transactions are none any more; what is decided is carried out first.
+        This drops their open transactions. A decided transaction is ended first.
 
         Args:
-            is_lost: Which entries.
+            is_lost: Selects the entries.
             now_ms: Wall milliseconds.
-            keep_commits: Whether decisions below version 2 can be carried out. Their epoch does not
-                tell an open transaction that came after the decision, and was lost with all else,
-                from the one that was decided on.
+            keep_commits: Whether decisions below version 2 are carried out too. After a power loss
+                they must not be: the log may have lost the end of this transaction and the begin
+                of the next one. Both have the same epoch, so the markers would commit the next one.
 
         Raises:
-            StateLogError: A new identity could not be written.
+            StateLogError: An entry could not be written.
         """
         for entry in self._log:
             if not is_lost(entry):
@@ -151,12 +151,12 @@ class TransactionCoordinator:
     def resume(self, now_ms: int, on_settled: Callable[[], None] = lambda: None) -> None:
         """Finish transactions whose outcome was decided before the restart.
 
-        A transaction that was still open stays open until its producer ends it or its timeout
-        passes, which is counted from its start.
+        An undecided transaction stays open until its producer ends it or its timeout is over. The
+        timeout counts from the transaction's begin.
 
         Args:
             now_ms: Wall milliseconds.
-            on_settled: Called once no identity is left that was to be ended.
+            on_settled: Called when `end_identities` is complete.
         """
         self.decided.when_identities_ended(on_settled)
         for entry in self._log:
@@ -167,7 +167,7 @@ class TransactionCoordinator:
                 self.decided.resume(entry, now_ms)
 
     def start(self, now_ms: int) -> None:
-        """Begin the periodic scans for timed-out transactions and idle ids."""
+        """Schedule the periodic scans for timed-out transactions and idle ids."""
         settings = self._settings
         self._every(settings.abort_timed_out_interval_ms, self.abort_timed_out, now_ms)
 
@@ -177,12 +177,12 @@ class TransactionCoordinator:
         self._every(settings.remove_expired_interval_ms, remove_expired, now_ms)
 
     def set_transaction_version(self, level: int) -> None:
-        """Go on at another level of the feature; open transactions end as they began."""
+        """Use another level of the feature; open transactions keep the version of their begin."""
         self._settings = dataclasses.replace(self._settings, transaction_version=level)
         self._log.set_transaction_version(level)
 
     def close(self) -> None:
-        """Stop every timer; what is durable stays as it is and is finished by the next start."""
+        """Stop every timer; the next start ends decided transactions."""
         for timer in self._periodic:
             timer.cancel()
         self._periodic.clear()
@@ -213,7 +213,7 @@ class TransactionCoordinator:
 
         Returns:
             The identity; or INVALID_REQUEST, INVALID_TRANSACTION_TIMEOUT, PRODUCER_FENCED, or
-            CONCURRENT_TRANSACTIONS when the caller is to ask again (an open transaction is
+            CONCURRENT_TRANSACTIONS if the caller must repeat the request (an open transaction is
             aborted first).
         """
         try:
@@ -253,8 +253,8 @@ class TransactionCoordinator:
         if entry.state in PREPARED:
             return ProducerGrant(ErrorCode.CONCURRENT_TRANSACTIONS)
         if entry.state is TransactionState.ONGOING:
-            # The epoch that fences is never given to anybody: the caller asks again and gets the
-            # one after it, or a new producer id where that one was the last (trap 42).
+            # No producer gets the epoch that fences. The caller repeats the request and gets the
+            # next one, or a new producer id if the fencing epoch was the last one (trap 42).
             self._abort_by_coordinator(entry, now_ms)
             return ProducerGrant(ErrorCode.CONCURRENT_TRANSACTIONS)
         new = self._next_identity(entry, timeout_ms, None if not expected else expected[1], now_ms)
@@ -270,7 +270,7 @@ class TransactionCoordinator:
         expected_epoch: int | None,
         now_ms: int,
     ) -> TransactionEntry | None:
-        """The entry after InitProducerId at rest, None when the caller is fenced (trap 39)."""
+        """Return the entry after InitProducerId; None if the caller is fenced (trap 39)."""
         known = expected_epoch is not None
         if (
             expected_epoch is None
@@ -298,13 +298,13 @@ class TransactionCoordinator:
         *,
         transaction_version: int = 0,
     ) -> ErrorCode:
-        """Partitions join the transaction; the first ones begin it (trap 48).
+        """Add partitions to the transaction; the first ones begin it (trap 48).
 
         Args:
             transactional_id: Whose transaction.
             producer_id: Identity of the caller.
             producer_epoch: Its epoch.
-            partitions: Partitions that exist; those already in the transaction are no change.
+            partitions: Existing partitions; those already in the transaction change nothing.
             now_ms: Wall milliseconds.
             transaction_version: 2 when the partitions come with their records (KIP-890).
         """
@@ -332,7 +332,7 @@ class TransactionCoordinator:
         producer_epoch: int,
         partitions: Iterable[TopicPartition],
     ) -> dict[TopicPartition, ErrorCode]:
-        """Ask whether partitions are part of the open transaction, without adding any.
+        """Check whether partitions are part of the open transaction, without adding any.
 
         Returns:
             A code per partition; TRANSACTION_ABORTABLE for one outside of the transaction.
@@ -359,10 +359,10 @@ class TransactionCoordinator:
         api_version: int,
         now_ms: int,
     ) -> dict[TopicPartition, ErrorCode]:
-        """May these partitions take records of this transaction now? Asked by Produce.
+        """Check for a Produce request which partitions may get records of the transaction.
 
-        No record of a transaction is appended without this, so none can follow the marker that
-        ends it and hang forever (trap 46, KIP-890).
+        Every transactional record passes this check. So no record can follow the marker of its
+        transaction and stay open for ever (trap 46, KIP-890).
 
         Args:
             transactional_id: From the request.
@@ -373,8 +373,8 @@ class TransactionCoordinator:
             now_ms: Wall milliseconds.
 
         Returns:
-            The partitions that must not be appended to, with the code for the Produce answer;
-            empty when all is well.
+            The refused partitions, with the code for the Produce answer;
+            empty if all are accepted.
         """
         if api_version >= PRODUCE_ADDS_FROM:
             check = PartitionCheck.ADD
@@ -435,11 +435,11 @@ class TransactionCoordinator:
             producer_epoch: Its epoch.
             committed: True is commit.
             now_ms: Wall milliseconds.
-            transaction_version: 2 when the caller will go on with the epoch in the answer.
+            transaction_version: 2 if the caller continues with the epoch in the answer.
 
         Returns:
-            NONE with the identity to go on with (the same one below version 2). By default the
-            markers are written by then. A repeated request gets the first one's answer (trap 44).
+            NONE with the identity to continue with (the same one below version 2). By default the
+            markers are written before. A repeated request gets the first one's answer (trap 44).
         """
         if not transactional_id:
             return ProducerGrant(ErrorCode.INVALID_REQUEST)
@@ -473,7 +473,7 @@ class TransactionCoordinator:
         grant = ProducerGrant(ErrorCode.NONE, done.producer_id, done.producer_epoch)
         if self.decided.begin(prepared, now_ms):
             return grant
-        # Decided, but not visible everywhere yet: the client asks again until it is.
+        # Decided, but a marker is missing: the client repeats the request until it is written.
         return ProducerGrant(ErrorCode.CONCURRENT_TRANSACTIONS)
 
     def _abort_by_coordinator(self, entry: TransactionEntry, now_ms: int) -> None:
@@ -486,7 +486,7 @@ class TransactionCoordinator:
         self.decided.begin(prepared, now_ms)
 
     def holds(self, producer_id: int, producer_epoch: int, partition: TopicPartition) -> bool:
-        """Whether what a producer has open in a partition, in an epoch, is known and not over."""
+        """Whether the coordinator knows a producer's open transaction in a partition."""
         return any(
             entry.producer_id == producer_id
             and entry.may_hold(producer_epoch)
@@ -510,7 +510,7 @@ class TransactionCoordinator:
                     logger.error("%s: abort failed: %s", entry.transactional_id, error)
 
     def remove_expired(self, now_ms: int) -> None:
-        """Forget ids that were not used for ``transactional.id.expiration.ms``."""
+        """Remove ids that were not used for ``transactional.id.expiration.ms``."""
         for entry in self._log:
             if (
                 entry.state in AT_REST
@@ -533,7 +533,7 @@ class TransactionCoordinator:
     # --- questions
 
     def describe(self, transactional_id: str) -> TransactionEntry | ErrorCode:
-        """The entry of one id (KIP-664), INVALID_REQUEST or TRANSACTIONAL_ID_NOT_FOUND."""
+        """Return the entry of an id (KIP-664), INVALID_REQUEST or TRANSACTIONAL_ID_NOT_FOUND."""
         if not transactional_id:
             return ErrorCode.INVALID_REQUEST
         entry = self._log.get(transactional_id)
@@ -547,10 +547,10 @@ class TransactionCoordinator:
         id_pattern: str | None,
         now_ms: int,
     ) -> TransactionListing:
-        """Entries that pass every filter (KIP-664, KIP-994).
+        """Return the entries that pass every filter (KIP-664, KIP-994).
 
         Args:
-            state_filters: State names; empty for all. Unknown ones are named in the answer.
+            state_filters: State names; empty for all. The answer lists unknown ones.
             producer_id_filters: Producer ids; empty for all.
             duration_ms: Only ids whose last transaction began longer ago than this, or that had
                 none (so Kafka); negative for all.
@@ -580,7 +580,7 @@ class TransactionCoordinator:
     def _current(
         self, transactional_id: str, producer_id: int, producer_epoch: int
     ) -> tuple[TransactionEntry | None, ErrorCode]:
-        """The entry if the caller is its producer, else the reason why not."""
+        """Return the entry if the caller is its current producer; else None and the error code."""
         entry = self._log.get(transactional_id)
         if entry is None or entry.producer_id != producer_id:
             return None, ErrorCode.INVALID_PRODUCER_ID_MAPPING

@@ -1,8 +1,8 @@
 """Ends a decided transaction: writes its markers, then its completion.
 
-The decision is already in ``__transaction_state``. Then a marker is written to each partition, then
-the completion. With durability ``group`` each step waits until the one before it is on the disk.
-This module decides when to try again; the coordinator decides to commit or abort.
+The coordinator has decided to commit or to abort, and has written that to ``__transaction_state``.
+This module then writes a marker to each partition, then the completion, and repeats what fails.
+With durability ``group``, each step waits until the one before it is on the disk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.transaction")
 
 MARKER_RETRY_MAX_MS = 10_000
-"""Longest time until a marker that was refused is tried again."""
+"""Longest time until a refused marker is repeated."""
 
 _DOUBLINGS_MAX = 20
 _NO_REFUSALS = frozenset(
@@ -38,23 +38,23 @@ _NO_REFUSALS = frozenset(
 )
 
 WhenSafe = Callable[[Callable[[bool], None]], None]
-"""Tells once everything written before is on the disk (True), or never can be (False)."""
+"""Calls a function with True when all earlier writes are on the disk, with False if that failed."""
 
 WhenMarked = Callable[[ErrorCode | None], None]
-"""Told how carrying out a decision went: NONE, CONCURRENT_TRANSACTIONS when a step failed and is
-tried again later, or None when it can never be known to be on the disk."""
+"""Called with NONE after the completion, with CONCURRENT_TRANSACTIONS if a step failed and will be
+repeated, or with None if the disk failed."""
 
 
 class DecidedTransactions:
-    """Carries out what was decided.
+    """Ends decided transactions.
 
     Args:
         settings: The coordinator's settings.
         log: Its entries.
         markers: Writes markers.
         producer_ids: Gives out producer ids.
-        timers: Runs what comes later.
-        when_safe: Tells when writes are on the disk; None where a power loss is not thought of.
+        timers: Timers of the broker.
+        when_safe: See `WhenSafe`; None if the durability does not cover a power loss.
     """
 
     __slots__ = (
@@ -91,21 +91,21 @@ class DecidedTransactions:
         self._unmarked: dict[str, set[TopicPartition]] = {}
         self._marker_timers: dict[str, Timer] = {}
         self._attempts: dict[str, int] = {}
-        # Ids whose identity ends with the transaction that is being finished.
+        # Transactional ids that lose their producer id when their transaction ends.
         self._ending: set[str] = set()
         self._on_ended: Callable[[], None] = lambda: None
 
     def close(self) -> None:
-        """Stop every timer; the next start goes on."""
+        """Stop every timer; the next start continues."""
         for timer in self._marker_timers.values():
             timer.cancel()
         self._marker_timers.clear()
 
     def begin(self, entry: TransactionEntry, now_ms: int) -> bool:
-        """Carry out a decision that was just written.
+        """Begin to end a transaction whose decision was just written.
 
         Returns:
-            False when storage failed on the way; it is tried again later.
+            False if storage failed; the failed step is repeated later.
         """
         self._unmarked[entry.transactional_id] = set(entry.partitions)
         if self._settings.end_txn_early_answer:
@@ -114,17 +114,17 @@ class DecidedTransactions:
         return self._mark(entry.transactional_id, now_ms)
 
     def end_identity_after(self, transactional_id: str) -> None:
-        """Take an id from its producer together with the completion of what it decided."""
+        """Give the id a new producer id when its decided transaction is complete."""
         self._ending.add(transactional_id)
 
     def when_identities_ended(self, callback: Callable[[], None]) -> None:
-        """Call a function when no such id is left; at once if there is none."""
+        """Call a function when no id of `end_identity_after` is left; at once if there is none."""
         self._on_ended = callback
         if not self._ending:
             callback()
 
     def resume(self, entry: TransactionEntry, now_ms: int) -> None:
-        """Go on with a decision that was found at the start."""
+        """Continue with a decision that was found at the start."""
         marker = self._marker_of(entry)
         self._unmarked[entry.transactional_id] = {
             partition
@@ -134,10 +134,10 @@ class DecidedTransactions:
         self._mark(entry.transactional_id, now_ms)
 
     def _mark(self, transactional_id: str, now_ms: int) -> bool:
-        """Carry out a decision; False when storage failed meanwhile and it is tried again later.
+        """Write markers and completion; False if storage failed and they are repeated later.
 
-        Where a power loss is thought of, the markers wait until the decision is safe and the
-        completion until the markers are, and this returns before.
+        If the durability covers a power loss, this returns at once. The markers wait until the
+        decision is on the disk, and the completion until the markers are.
         """
         if self._when_safe is None:
             marked = self._write_markers(transactional_id, now_ms)
@@ -170,10 +170,10 @@ class DecidedTransactions:
         return True
 
     def when_marked(self, transactional_id: str, callback: WhenMarked) -> bool:
-        """Call back once a decision was carried out, or a step of that failed.
+        """Call back when the transaction is complete, or when a step failed.
 
         Returns:
-            False when it is carried out already; then the callback is not called.
+            False if it is complete already; then the callback is not called.
         """
         waiting = self._undecided.get(transactional_id)
         if waiting is not None:
@@ -190,7 +190,7 @@ class DecidedTransactions:
         )
 
     def _write_markers(self, transactional_id: str, now_ms: int) -> bool:
-        """Write what markers are missing; False when one is still missing and is tried again."""
+        """Write the missing markers; False if one is still missing and will be repeated."""
         timer = self._marker_timers.pop(transactional_id, None)
         if timer is not None:
             timer.cancel()
@@ -201,11 +201,11 @@ class DecidedTransactions:
         pause_ms = self._settings.marker_retry_ms
         for partition in sorted(unmarked):
             code = self._write_marker(partition, entry, now_ms)
-            # A partition that is gone needs no marker.
+            # A deleted partition needs no marker.
             if code in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
                 unmarked.discard(partition)
             elif code is ErrorCode.KAFKA_STORAGE_ERROR:
-                break  # The others would not fare better.
+                break  # The same storage would fail for the other partitions too.
             else:
                 pause_ms = self._refusal_pause_ms(transactional_id)
         if unmarked:
@@ -217,20 +217,20 @@ class DecidedTransactions:
     def _write_marker(
         self, partition: TopicPartition, entry: TransactionEntry, now_ms: int
     ) -> ErrorCode:
-        """Write one marker; a refusal is a fault, and no transaction is over with one."""
+        """Write one marker; a refused marker keeps the transaction incomplete."""
         marker = self._marker_of(entry)
         if not marker.committed and self._markers.is_fenced_off(partition, marker):
-            return ErrorCode.NONE  # What it had there is aborted; no more could come.
+            return ErrorCode.NONE  # Its records there are aborted, and its epoch is fenced.
         code = self._markers.write(partition, marker, now_ms)
         if code is ErrorCode.TRANSACTION_COORDINATOR_FENCED:
-            # Nobody else coordinates here: somebody gave a marker an epoch that was never begun.
+            # This is the only coordinator, so a marker had an epoch that was never begun here.
             known_epoch = self._markers.coordinator_epoch(partition, entry.producer_id)
             self._log.raise_coordinator_epoch(entry.transactional_id, known_epoch)
             marker = self._marker_of(entry)
             code = self._markers.write(partition, marker, now_ms)
         if code not in _NO_REFUSALS:
             logger.error(
-                "%s: %s refuses marker %s (%s); the transaction is not over and is tried again",
+                "%s: %s refuses marker %s (%s); the marker will be repeated until it is written",
                 entry.transactional_id,
                 partition,
                 marker,
@@ -239,14 +239,14 @@ class DecidedTransactions:
         return code
 
     def _refusal_pause_ms(self, transactional_id: str) -> int:
-        """When to try again: twice as long after each attempt, since a refusal may last."""
+        """Return the pause before the next attempt, which doubles with each one."""
         attempts = self._attempts[transactional_id] = self._attempts.get(transactional_id, 0) + 1
         return min(
             self._settings.marker_retry_ms << min(attempts, _DOUBLINGS_MAX), MARKER_RETRY_MAX_MS
         )
 
     def _complete(self, transactional_id: str, now_ms: int) -> bool:
-        """Note that all markers are written; False when storage failed."""
+        """Write the completion; False if storage failed."""
         entry = self._log.get(transactional_id)
         if entry is None or entry.state not in PREPARED:
             return True

@@ -31,12 +31,12 @@ _KEY_VERSION = 0
 
 
 def encode_key(transactional_id: str) -> bytes:
-    """Key of the records of one transactional id."""
+    """Return the key of the records of one transactional id."""
     return encode_with_version(TransactionLogKey(transactional_id=transactional_id), _KEY_VERSION)
 
 
 def decode_key(data: bytes) -> str | None:
-    """Transactional id of a key, None for a record type that is not known here."""
+    """Return the transactional id of a key; None for an unknown record type."""
     if read_version(data) != _KEY_VERSION:
         return None
     key, _ = TransactionLogKey.decode(data, _KEY_VERSION, VERSION_SIZE)
@@ -44,10 +44,10 @@ def decode_key(data: bytes) -> str | None:
 
 
 def encode_value(entry: TransactionEntry, value_version: int) -> bytes:
-    """Value of a record.
+    """Return the value of a record.
 
     Args:
-        entry: What to remember.
+        entry: The entry to store.
         value_version: 0, or 1 for the flexible layout with the fields of KIP-890.
     """
     partitions: list[TransactionLogValue.PartitionsSchema] | None = None
@@ -76,7 +76,7 @@ def encode_value(entry: TransactionEntry, value_version: int) -> bytes:
 
 
 def decode_value(transactional_id: str, data: bytes) -> TransactionEntry:
-    """The entry in a record's value.
+    """Return the entry in a record's value.
 
     Raises:
         RemoteProtocolError: The bytes are not a transaction log value of a known version.
@@ -107,7 +107,7 @@ def decode_value(transactional_id: str, data: bytes) -> TransactionEntry:
 
 
 class TransactionLog:
-    """Entries by transactional id, kept in step with ``__transaction_state``."""
+    """Entries by transactional id, always equal to ``__transaction_state``."""
 
     __slots__ = ("_entries", "_log", "_value_version")
 
@@ -117,14 +117,14 @@ class TransactionLog:
         self._entries: dict[str, TransactionEntry] = {}
 
     def set_transaction_version(self, level: int) -> None:
-        """Write records as another level of the feature has them."""
+        """Write records in the layout of another level of the feature."""
         self._value_version = 1 if level >= 1 else 0
 
     def __iter__(self) -> Iterator[TransactionEntry]:
         return iter(list(self._entries.values()))
 
     def get(self, transactional_id: str) -> TransactionEntry | None:
-        """The current entry, None when the id is not known."""
+        """Return the current entry; None if the id is unknown."""
         return self._entries.get(transactional_id)
 
     def partition_for(self, transactional_id: str) -> int:
@@ -136,17 +136,17 @@ class TransactionLog:
         return self._log.leader_epoch(self.partition_for(transactional_id))
 
     def raise_coordinator_epoch(self, transactional_id: str, known_epoch: int) -> None:
-        """Let later markers of the id have an epoch above one that some log knows."""
+        """Let later markers of the id carry an epoch above one that some log knows."""
         self._log.begin_epoch_above(self.partition_for(transactional_id), known_epoch)
 
     def put(self, entry: TransactionEntry, now_ms: int) -> None:
         """Write ``entry``, then make it the current one.
 
         Raises:
-            StateLogError: Nothing was written, the old entry stands.
+            StateLogError: Nothing was written; the old entry stays.
         """
         transactional_id = entry.transactional_id
-        # After a downgrade, transactions of version 2 that are open still need their fields.
+        # After a downgrade, open transactions of version 2 still need the fields of version 1.
         version = max(self._value_version, int(entry.client_transaction_version > 0))
         record = KeyValue(encode_key(transactional_id), encode_value(entry, version))
         self._log.append(self.partition_for(transactional_id), [record], now_ms)
@@ -156,7 +156,7 @@ class TransactionLog:
         """Write a tombstone, then forget the id.
 
         Raises:
-            StateLogError: Nothing was written, the entry stands.
+            StateLogError: Nothing was written; the entry stays.
         """
         record = KeyValue(encode_key(transactional_id), None)
         self._log.append(self.partition_for(transactional_id), [record], now_ms)
@@ -175,7 +175,7 @@ class TransactionLog:
         self._entries.clear()
         largest = NO_PRODUCER_ID
         for partition in range(self._log.partition_count):
-            # Values are decoded once per id, not once per record: a start is to be short.
+            # Decode one value per id, not one per record, so that a start takes less time.
             newest: dict[bytes, StoredRecord] = {}
             for batch in self._log.batches(partition):
                 for record in batch.records:
@@ -188,7 +188,7 @@ class TransactionLog:
         return largest
 
     def _replay(self, partition: int, record: StoredRecord) -> int:
-        """Take the newest record of a key; the largest producer id in it."""
+        """Apply the newest record of a key; return the largest producer id in it."""
         if record.value is None:
             return NO_PRODUCER_ID
         try:

@@ -1,8 +1,8 @@
 """Transaction markers: the control batches that end a transaction in each of its partitions.
 
 It writes one marker to one partition, and informs the group coordinator if that partition holds
-committed offsets. The transaction coordinator decides which partitions get which marker, and when
-to try again; the WriteTxnMarkers handler uses this module too.
+committed offsets. ``decided`` chooses the partitions and repeats failed writes. The WriteTxnMarkers
+handler uses this module too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ logger: logging.Logger = logging.getLogger("onceflow.broker_lite.coordinators.ma
 
 
 class ProducerView(Protocol):
-    """What a partition remembers of one producer, as far as markers need it."""
+    """What a partition knows of one producer, as far as markers need it."""
 
     @property
     def producer_id(self) -> int:
@@ -53,14 +53,14 @@ class MarkerPartition(Protocol):
         """True between the first transactional batch of the producer and its marker."""
 
     def producers(self) -> Iterable[ProducerView]:
-        """Producers that the partition remembers."""
+        """Return the producers that the partition knows."""
 
 
 class OffsetsListener(Protocol):
-    """Who keeps the pending offsets of a ``__consumer_offsets`` partition."""
+    """Keeps the pending offsets of ``__consumer_offsets``: the group coordinator."""
 
     def on_transaction_marker(self, partition: int, producer_id: int, committed: bool) -> None:
-        """The producer's pending offsets in this partition are to be kept or dropped."""
+        """Keep or drop the producer's pending offsets in this partition."""
 
 
 class TransactionMarkers:
@@ -77,16 +77,16 @@ class TransactionMarkers:
         self._listener = listener
 
     def exists(self, partition: TopicPartition) -> bool:
-        """True when the broker has that partition."""
+        """Whether the broker has that partition."""
         return self._lookup(partition.topic, partition.partition) is not None
 
     def write(self, partition: TopicPartition, marker: TransactionMarker, now_ms: int) -> ErrorCode:
         """Write one marker.
 
         Returns:
-            NONE; UNKNOWN_TOPIC_OR_PARTITION; KAFKA_STORAGE_ERROR when storage failed and the
-            marker is to be tried again; or the log's refusal, as INVALID_PRODUCER_EPOCH when a
-            newer epoch has been there already.
+            NONE; UNKNOWN_TOPIC_OR_PARTITION; KAFKA_STORAGE_ERROR if storage failed and the caller
+            must repeat the write; or the log's refusal, such as INVALID_PRODUCER_EPOCH if the log
+            knows a newer epoch.
         """
         log = self._lookup(partition.topic, partition.partition)
         if log is None:
@@ -127,11 +127,11 @@ class TransactionMarkers:
             )
 
     def already_written(self, partition: TopicPartition, marker: TransactionMarker) -> bool:
-        """True when a marker that was decided before a restart is in the partition already.
+        """Whether a partition already holds a marker that was decided before a restart.
 
-        A second marker would end nothing, but it would take an offset, and an abort without a
-        transaction breaks strict readers. A partition without an open transaction has nothing
-        left to end, and the epoch that a marker would fence with, or a later one, is there.
+        A second marker would end nothing. But it would take an offset, and strict readers fail at
+        an abort marker without a transaction. The marker is there if the partition has no open
+        transaction, and knows the marker's epoch or a later one.
         """
         log = self._lookup(partition.topic, partition.partition)
         if log is None or log.has_open_transaction(marker.producer_id):
@@ -142,9 +142,9 @@ class TransactionMarkers:
         return False
 
     def is_fenced_off(self, partition: TopicPartition, marker: TransactionMarker) -> bool:
-        """True when a later epoch of the producer stands in a partition and nothing is open there.
+        """Whether a partition knows a later epoch of the producer and has nothing open.
 
-        A start after a crash aborts what the coordinator does not know, under the next epoch.
+        After a crash, a start aborts transactions unknown to the coordinator under the next epoch.
         """
         log = self._lookup(partition.topic, partition.partition)
         if log is None or log.has_open_transaction(marker.producer_id):

@@ -1,6 +1,6 @@
 """Producer ids that are unique across restarts, by reserving blocks of ids durably.
 
-A block of ids is noted on storage as used before its first id is given out. So if the process dies
+A block of ids is stored as used before its first id is given out. So if the process dies
 at any point, at most one block is wasted and no id is given out twice (trap 50).
 :class:`BlockStore` keeps the note.
 """
@@ -22,7 +22,7 @@ class BlockStore(Protocol):
     """A small value that is replaced atomically and survives the process."""
 
     def read(self) -> bytes | None:
-        """The last value written, None when there is none."""
+        """Return the last value written; None if there is none."""
 
     def write(self, data: bytes) -> None:
         """Replace the value; durable on return.
@@ -42,10 +42,10 @@ class ProducerIds:
         self._next_id = self._block_end = self._reserved_until()
 
     def next(self) -> int:
-        """An id that was never given before.
+        """Return an id that was never given out before.
 
         Raises:
-            StateLogError: COORDINATOR_NOT_AVAILABLE when a block could not be reserved.
+            StateLogError: COORDINATOR_NOT_AVAILABLE if a block could not be reserved.
         """
         if self._next_id >= self._block_end:
             self._reserve(self._next_id)
@@ -54,9 +54,9 @@ class ProducerIds:
         return producer_id
 
     def note_used(self, producer_id: int) -> None:
-        """An id was seen in a log: never give it or a smaller one again.
+        """Never give out this id, which some log holds, or a smaller one.
 
-        This keeps ids unique also when the note of reserved blocks was lost while the logs were
+        This keeps ids unique also if the file of reserved blocks was lost while the logs were
         kept.
         """
         if producer_id >= self._block_end:

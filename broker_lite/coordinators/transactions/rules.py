@@ -1,4 +1,4 @@
-"""Rules that depend only on a transaction's state: whether a caller may go on or end it, and how.
+"""Rules that depend only on a transaction's state: may a caller continue or end it, and how.
 
 They are pure functions of an entry and a request, one for each rule of KIP-360 and KIP-890; the
 coordinator acts on their results.
@@ -26,26 +26,26 @@ _RETRIED_AS_NOT_ENOUGH_REPLICAS = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Retriable reasons that a producer does not expect in a Produce answer; it retries this one
-without asking for metadata (KIP-890)."""
+"""Retriable codes that producers do not expect in a Produce answer. They get NOT_ENOUGH_REPLICAS,
+which they retry without asking for metadata (KIP-890)."""
 
 
 class PartitionCheck(enum.Enum):
     """What a request does with partitions that are not part of the transaction yet."""
 
     REFUSE_OLD = enum.auto()
-    """INVALID_TXN_STATE, for clients that do not know a better answer."""
+    """Refuse with INVALID_TXN_STATE: the client is too old for TRANSACTION_ABORTABLE."""
     REFUSE = enum.auto()
-    """TRANSACTION_ABORTABLE."""
+    """Refuse with TRANSACTION_ABORTABLE."""
     ADD = enum.auto()
-    """They join the transaction."""
+    """Add them to the transaction."""
 
 
 def may_continue(entry: TransactionEntry, producer_id: int, producer_epoch: int) -> bool:
-    """May a caller that names its old identity ask for the next one (KIP-360)?
+    """Whether a caller that names its old identity may get the next one (KIP-360).
 
-    The previous producer id is accepted only with an exhausted epoch: then the answer that told of
-    the new id was lost. Whether the epoch fits is decided later.
+    The previous producer id is accepted only with an exhausted epoch: then the answer with the new
+    id was lost. The caller checks the epoch.
     """
     return (
         entry.producer_epoch == NO_PRODUCER_EPOCH
@@ -57,7 +57,7 @@ def may_continue(entry: TransactionEntry, producer_id: int, producer_epoch: int)
 def end_v1(
     entry: TransactionEntry, producer_id: int, producer_epoch: int, committed: bool
 ) -> ErrorCode | None:
-    """EndTxn below version 5: an answer, or None to go ahead."""
+    """Check EndTxn below version 5; return the code to answer, or None to end the transaction."""
     if entry.producer_id != producer_id:
         return ErrorCode.INVALID_PRODUCER_ID_MAPPING
     if entry.producer_epoch != producer_epoch:
@@ -75,10 +75,10 @@ def end_v1(
 def end_v2(
     entry: TransactionEntry, producer_id: int, producer_epoch: int, committed: bool
 ) -> ErrorCode | None:
-    """EndTxn from version 5 on: an answer, or None to go ahead.
+    """Check EndTxn from version 5 on; return the code to answer, or None to end the transaction.
 
-    The epoch rises with every decision, so the same epoch means the next transaction and the one
-    before means a retry. An abort with nothing in it is legal and raises the epoch too.
+    The epoch rises with every decision. So the current epoch is about the current transaction, and
+    the epoch before is a retry. An abort of an empty transaction is legal and raises the epoch too.
     """
     state = entry.state
     after_rotation = (

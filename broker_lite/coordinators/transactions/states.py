@@ -20,7 +20,7 @@ MAX_PRODUCER_EPOCH = 32_767
 """Largest epoch on the wire; used for fencing only, never given to a producer."""
 
 LAST_USABLE_EPOCH = MAX_PRODUCER_EPOCH - 1
-"""From here on an epoch is exhausted and the next identity takes a new producer id (trap 40)."""
+"""The last epoch that a producer gets; after it follows a new producer id (trap 40)."""
 
 EPOCH_BUMP_VERSION = 2
 """First transaction version in which every transaction ends with a new epoch (KIP-890)."""
@@ -70,14 +70,14 @@ LEGAL_PREDECESSORS: Mapping[TransactionState, frozenset[TransactionState]] = Map
 """Which states a state may be entered from."""
 
 AT_REST = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
-"""No transaction is open and nothing is left to be written."""
+"""No transaction is open and no marker is missing."""
 
 PREPARED = frozenset({_S.PREPARE_COMMIT, _S.PREPARE_ABORT})
 """The outcome is decided and durable; markers are still to be written."""
 
 
 def epoch_exhausted(producer_epoch: int) -> bool:
-    """True when a producer id has no further epoch to give to a producer."""
+    """Whether this is the last epoch of a producer id."""
     return producer_epoch >= LAST_USABLE_EPOCH
 
 
@@ -86,13 +86,13 @@ class TransactionEntry:
     """All that the coordinator knows about one transactional id.
 
     Attributes:
-        transactional_id: The stable name.
+        transactional_id: The transactional id.
         producer_id: Current producer id.
         producer_epoch: Current epoch, -1 before the first InitProducerId succeeded.
         timeout_ms: Transaction timeout that the producer asked for.
-        state: Where it is in the table above.
+        state: State in the table above.
         last_update_ms: Time of the last change, wall milliseconds.
-        previous_producer_id: Producer id before the last change of it, else the current one or -1.
+        previous_producer_id: Producer id before its last change, else the current one or -1.
         next_producer_id: Producer id that completion will switch to, -1 for none (KIP-890).
         last_producer_epoch: Epoch before the last bump; a request with it is a retry. -1 for none.
         partitions: Partitions that will get a marker.
@@ -131,8 +131,8 @@ class TransactionEntry:
         Args:
             timeout_ms: New transaction timeout.
             now_ms: Time of the change.
-            remember_last: True when the caller named its old epoch, so that a retry of the same
-                request is recognised. A newcomer leaves no way back for its predecessor.
+            remember_last: True if the caller named its old epoch: then a retry of the request is
+                recognized. A new producer names none, so the old one is fenced for good.
         """
         assert not self.epoch_exhausted, "the caller must rotate the producer id"
         return self._initialised(
@@ -144,7 +144,7 @@ class TransactionEntry:
         )
 
     def with_same_epoch(self, timeout_ms: int, now_ms: int) -> TransactionEntry:
-        """InitProducerId repeated after its answer was lost: nothing but times change."""
+        """InitProducerId repeated after its answer was lost: only times change."""
         return self._initialised(
             timeout_ms,
             now_ms,
@@ -192,7 +192,7 @@ class TransactionEntry:
     def with_partitions(
         self, partitions: Iterable[TopicPartition], now_ms: int, transaction_version: int
     ) -> TransactionEntry:
-        """A partition joins; from a state at rest this begins the next transaction."""
+        """Add partitions; from a state at rest this begins the next transaction."""
         self._enter(TransactionState.ONGOING)
         begins = self.state is not TransactionState.ONGOING
         return replace(
@@ -206,10 +206,10 @@ class TransactionEntry:
         )
 
     def fenced(self, now_ms: int) -> TransactionEntry:
-        """Abort decided by the coordinator below version 2: the epoch rises, without a way back.
+        """Raise the epoch for an abort by the coordinator below version 2, without a retry.
 
-        The intermediate PrepareEpochFence of Kafka lives only between two lines here, because an
-        append is answered at once; the table keeps it for its number.
+        This is Kafka's state PrepareEpochFence. It is never written here, because the append of
+        the abort follows at once.
         """
         self._enter(TransactionState.PREPARE_EPOCH_FENCE)
         return replace(
@@ -228,13 +228,13 @@ class TransactionEntry:
         transaction_version: int,
         next_producer_id: int = NO_PRODUCER_ID,
     ) -> TransactionEntry:
-        """The outcome is decided: after this is durable it cannot change.
+        """Return the entry with the decided outcome, which cannot change once it is written.
 
         Args:
             committed: True is commit.
             now_ms: Time of the decision.
             transaction_version: From 2 on the epoch rises here, so that markers carry the new one
-                and whatever is late from this transaction is fenced by it (trap 45).
+                and fence late records of this transaction (trap 45).
             next_producer_id: New producer id for completion, when the epoch is exhausted.
         """
         state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
@@ -256,7 +256,7 @@ class TransactionEntry:
         )
 
     def completed(self, now_ms: int) -> TransactionEntry:
-        """All markers are written; an exhausted epoch gives way to the next producer id."""
+        """Return the entry after all markers, with the next producer id after the last epoch."""
         state = (
             TransactionState.COMPLETE_COMMIT
             if self.state is TransactionState.PREPARE_COMMIT
@@ -276,11 +276,11 @@ class TransactionEntry:
         )
 
     def without_owner(self, producer_id: int, now_ms: int) -> TransactionEntry:
-        """Take the id from its producer, of whom some state was lost.
+        """Take the id from its producer, after some of its state was lost.
 
-        Epochs may have gone further than is remembered, so a new producer id takes the place of the
-        old one, and no request of its owner is recognised. This is outside of the table of states:
-        a transaction that is open is aborted as one that nobody knows.
+        The producer may have later epochs than the log. So a new producer id replaces the old one,
+        and the old producer's requests are refused. This is outside of the table of states; its
+        open transaction is aborted as one that the coordinator does not know.
 
         Args:
             producer_id: A new one.
@@ -300,10 +300,10 @@ class TransactionEntry:
         )
 
     def may_hold(self, producer_epoch: int) -> bool:
-        """Whether an open transaction of the producer in that epoch can be the entry's own.
+        """Whether the producer's open transaction in that epoch can be that of this entry.
 
-        With version 2 the decision to commit raised the epoch: what is open in the new one came
-        later, and what is open in an older one is an earlier transaction whose marker was lost.
+        With version 2 the decision raised the epoch. So a transaction in the new epoch came later,
+        and one in an older epoch is an earlier transaction whose marker was lost.
         """
         if self.state in AT_REST:
             return False
@@ -316,8 +316,8 @@ class TransactionEntry:
         return producer_epoch == self.producer_epoch - raised
 
     def _previous_for(self, producer_id: int) -> int:
-        # Kafka keeps the id that was current before the step, also when it did not change; a
-        # repeated InitProducerId right after a rotation must still find the rotated-out one.
+        # Kafka keeps the id that was current before the step, also if it did not change. But a
+        # repeated InitProducerId right after a change of ids must still find the former one.
         if producer_id != self.producer_id or self.previous_producer_id == NO_PRODUCER_ID:
             return self.producer_id
         return self.previous_producer_id
