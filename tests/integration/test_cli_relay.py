@@ -251,11 +251,12 @@ def test_an_id_that_the_brokers_have_forgotten_can_be_given(
 ) -> None:
     """A transaction whose id is not known is listed without one, and left alone by --all."""
     execute(dsn, "CREATE TABLE rows (id integer PRIMARY KEY)")
-    with Broker() as broker:
+    cluster = {"onceflow.cluster.id": "MkU3OEVBNTcwNTJENDM2Qk"}
+    with Broker(settings=cluster) as broker:
         topic = make_topic(broker.bootstrap_servers)
         fill(broker.bootstrap_servers, topic, [b"1"])
         left(workers, broker.bootstrap_servers, dsn, topic, "before decide")
-    with Broker() as other:  # as after the retention of transactional ids
+    with Broker(settings=cluster) as other:  # as after the retention of transactional ids
         onceflow, name = CommandLine(other.bootstrap_servers), f"{topic}-7"
         listed = list_in_doubt(dsn, client={"bootstrap.servers": other.bootstrap_servers})
         (unknown,) = [each for each in listed if each.transactional_id is None]

@@ -22,17 +22,23 @@ from processor_processes import Workers, fill, read_all, wait_for, workers_in
 
 from onceflow.broker_lite import Broker
 from onceflow.broker_lite.testing import Fault, FaultRule
-from onceflow.sdk import Producer
+from onceflow.sdk import Admin, Producer
 from onceflow.sdk.errors import (
     BufferExhaustedError,
     CommitOutcomeUnknownError,
     ConfigError,
     IllegalStateError,
 )
+from onceflow.sdk.model.admin import ClusterDescription
 from onceflow.sdk.serde import JSON
 from onceflow.transactions import Abort, AbortReason
 from onceflow.transactions.colour import run_blocking
-from onceflow.transactions.two_phase import ParticipantError, TwoPhaseSession, resolve_in_doubt
+from onceflow.transactions.two_phase import (
+    ParticipantError,
+    TwoPhaseSession,
+    list_in_doubt,
+    resolve_in_doubt,
+)
 
 MEMBER = """
 import os, signal, sys
@@ -515,6 +521,44 @@ def test_what_a_process_left_that_does_not_come_back_is_finished_by_command(
     assert resolve_in_doubt(dsn, "g-7", client=client) == {}
     assert prepared(dsn) == []
     assert rows(dsn) == sent(broker)
+
+
+@pytest.mark.parametrize("by", ["start", "command"])
+@pytest.mark.parametrize("moment", ["before decide", "before finish"])
+def test_two_clusters_over_one_database_finish_their_own_transactions(
+    broker: Broker, dsn: str, workers: Workers, moment: str, by: str
+) -> None:
+    """Same group and slot on both; the other cluster's decision log does not know the name."""
+    fill(broker.bootstrap_servers, "in", numbers(3))
+    member = workers.start(MEMBER, broker.bootstrap_servers, dsn, "0", moment)
+    assert member.process.wait(60) == -signal.SIGKILL, member.output()
+    left = prepared(dsn)
+    assert len(left) == 1
+    with Broker() as other:
+        client = {"bootstrap.servers": other.bootstrap_servers}
+        if by == "start":
+            other.create_topic("in")
+            session_of(other, dsn).close()
+        else:
+            assert resolve_in_doubt(dsn, "g-0", client=client) == {}
+        (found,) = list_in_doubt(dsn, client=client, transactional_ids=["g-0"])
+        assert (found.gid, found.transactional_id, found.decided) == (left[0], None, False)
+    assert prepared(dsn) == left
+    client = {"bootstrap.servers": broker.bootstrap_servers}
+    decided = moment == "before finish"
+    (found,) = list_in_doubt(dsn, client=client)
+    assert (found.transactional_id, found.decided) == ("g-0", decided)
+    assert resolve_in_doubt(dsn, "g-0", client=client) == {left[0]: decided}
+    assert rows(dsn) == sent(broker)
+
+
+def test_a_cluster_without_an_id_is_refused(
+    broker: Broker, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nameless = ClusterDescription("", 0, ())
+    monkeypatch.setattr(Admin, "describe_cluster", lambda _: nameless)
+    with pytest.raises(ConfigError, match=r"bootstrap_servers.*no id"):
+        session_of(broker, dsn)
 
 
 def test_what_cannot_work_is_told(broker: Broker, dsn: str) -> None:

@@ -4,6 +4,10 @@ The decision is the commit of the Kafka transaction. It holds a note with the na
 database's prepared transaction, under the transactional id as key, in a compacted topic. So a
 prepared transaction is committed if the latest committed note names it, and else rolled back.
 Before the note is read, InitProducerId has ended whatever the transactional id had open (KIP-98).
+
+A gid begins with a digest of the cluster's id and the transactional id. Sessions of two clusters
+may share a database under the same transactional id, and each must only finish its own
+transactions: the decision log of the other cluster does not know them.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from datetime import datetime
 from typing import cast
 
 from onceflow.sdk import Admin, ClientSettings, Consumer, ConsumerConfig, NewTopic, Producer
-from onceflow.sdk.errors import TopicAlreadyExistsError
+from onceflow.sdk.errors import ConfigError, TopicAlreadyExistsError
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.sdk.settings.sources import ClientSource
 from onceflow.transactions.latest_note import latest_note
@@ -54,18 +58,25 @@ class Decisions:
     """
 
     def __init__(self, transactional_id: str, clients: ClientSettings, topic: str = TOPIC) -> None:
-        self.prefix: str = _prefix_of(transactional_id)
+        self.prefix: str = ""  # until ``open``
         self.key: bytes = transactional_id.encode()
         self.partition: TopicPartition = TopicPartition(topic, 0)
         self._clients = clients
 
     def new_gid(self) -> str:
         """Return a name for a prepared transaction, at most 200 bytes as PostgreSQL wants it."""
+        assert self.prefix
         return self.prefix + uuid.uuid4().hex
 
-    def make_topic(self) -> None:
-        """Make the decision log, if it does not exist."""
+    def open(self) -> None:
+        """Ask for the cluster's id, and make the decision log if it does not exist.
+
+        Raises:
+            ConfigError: The cluster has no id.
+            KafkaError: The brokers cannot be reached, or refuse.
+        """
         with Admin(config=self._clients.admin()) as admin:
+            self.prefix = _prefix_of(_cluster_id(admin), self.key.decode())
             if self.partition.topic not in admin.list_topics():
                 new = NewTopic(self.partition.topic, 1, configs={"cleanup.policy": "compact"})
                 with contextlib.suppress(TopicAlreadyExistsError):
@@ -82,6 +93,7 @@ class Decisions:
             connection: A connection to the database that commits each statement by itself.
             steps: Told of each that is finished, for tests.
         """
+        assert self.prefix
         told = steps or Steps(None)
         in_doubt = [gid for (gid,) in connection.execute(_IN_DOUBT, (self.prefix,))]
         if not in_doubt:
@@ -95,8 +107,20 @@ class Decisions:
         return decided
 
 
-def _prefix_of(transactional_id: str) -> str:
-    digest = hashlib.sha256(transactional_id.encode()).hexdigest()[:32]
+def _cluster_id(admin: Admin) -> str:
+    found = admin.describe_cluster().cluster_id
+    if not found:
+        raise ConfigError(
+            "bootstrap_servers",
+            "(as given)",
+            "this cluster has no id, so its prepared transactions cannot be told from those of "
+            "another cluster; use brokers that have one, as Apache Kafka has since 0.10.1",
+        )
+    return found
+
+
+def _prefix_of(cluster_id: str, transactional_id: str) -> str:
+    digest = hashlib.sha256(f"{cluster_id}\0{transactional_id}".encode()).hexdigest()[:32]
     return f"{_PREFIX}{digest}-"
 
 
@@ -129,7 +153,8 @@ class InDoubt:
 
     Attributes:
         gid: Its name in the database.
-        transactional_id: Whose it is; None if neither brokers nor decision log know the id.
+        transactional_id: Whose it is; None if neither brokers nor decision log know the id, also
+            because it belongs to another cluster.
         prepared_at: When it was prepared, by the database's clock.
         owner: The database's user.
         decided: Whether the decision log says that it is to be committed. False is final only
@@ -169,10 +194,11 @@ def list_in_doubt(
     if not found:
         return []
     with Admin(config=clients.admin()) as admin:
+        cluster_id = _cluster_id(admin)
         ids = {each.transactional_id for each in admin.list_transactions()}
         has_log = topic in admin.list_topics()
     notes = _all_notes(_reading(clients), TopicPartition(topic, 0)) if has_log else {}
-    names = {_prefix_of(name): name for name in {*transactional_ids, *ids, *notes}}
+    names = {_prefix_of(cluster_id, name): name for name in {*transactional_ids, *ids, *notes}}
     listed = []
     for gid, prepared_at, owner in found:
         name = names.get(gid.rpartition("-")[0] + "-")
@@ -204,7 +230,7 @@ def resolve_in_doubt(
     client: ClientSource | None = None,
     topic: str = TOPIC,
 ) -> dict[str, bool]:
-    """Finish what a process that will not come back has left prepared.
+    """Finish what a process that will not come back has left prepared, for this cluster alone.
 
     A process that still lives under the transactional id is fenced: its open work is aborted and
     done again.
@@ -220,7 +246,7 @@ def resolve_in_doubt(
     """
     clients = ClientSettings.of(client)
     decisions = Decisions(transactional_id, clients, topic)
-    decisions.make_topic()
+    decisions.open()
     Producer(config=clients.producer(transactional_id=transactional_id)).close()
     with connected(dsn, timeout_ms=10_000) as connection:
         return decisions.resolve(connection)

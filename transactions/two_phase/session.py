@@ -125,7 +125,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         self._finisher = self._connected()
         try:
             self._check_server()
-            self._decisions.make_topic()
+            self._decisions.open()
             # Its InitProducerId ends an earlier process's transaction; then the notes are final.
             self._session = TransactionSession[object, object](checked, listener=self)
         except BaseException:
