@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 SINKS = (
-    "stock", "foreach_batch", "keyless-stock", "keyless", "sink", "sink-rows", "topic-column"
+    "stock", "foreach_batch", "keyless-stock", "keyless", "sink", "sink-rows", "sink-one-task",
+    "sink-no-route", "topic-column"
 )  # fmt: skip
+"""``sink`` routes finished batches and ``sink-rows`` rows. ``sink-one-task`` has one task and
+``sink-no-route`` those of the source, which works for small batches."""
 WARM_UP_BATCHES = 3
 
 
@@ -81,6 +84,9 @@ def copying(
     options = {**given, "topic": target, "checkpointLocation": folder}
     if "stock" in sink:
         return rows.writeStream.format("kafka").options(**options)
+    if sink in ("sink-one-task", "sink-no-route"):
+        few = rows.coalesce(1) if sink == "sink-one-task" else rows
+        return few.writeStream.format("onceflow").options(**options)
     if sink in ("sink", "sink-rows"):
         encoding = options if sink == "sink" else None
         counts = partition_counts(given, [target])

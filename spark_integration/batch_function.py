@@ -185,16 +185,19 @@ class BatchPublisher:
             way = way_of(offsets, self._seen, options.driver_rows_max)
             reports = write_from_tasks_or_driver(options, writes, way)
             rows = transaction.check_reports(reports)
+            # Only the driver leaves batches here, and no task of this attempt has run then.
+            left = replace(transaction.left_by(reports, rows), fences=False)
         except Exception:
             self.metrics.aborted_attempts += 1
             transaction.abort_unless_fenced(lambda: transaction.abort(options, opened.identity))
             raise
         try:
-            transaction.commit(options, opened, rows)
+            transaction.commit(options, opened, rows, left)
         except Exception:
             self.metrics.aborted_attempts += 1
             raise
-        size, count = sum(report.bytes for report in reports), sum(rows.values())
+        size = left.bytes + sum(report.bytes for report in reports)
+        count = sum(left.rows.values()) + sum(rows.values())
         self._seen = SeenBatch(offsets, count, size)
         self.metrics.last_batch_id = batch_id
         self.metrics.transactions += 1

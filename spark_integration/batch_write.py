@@ -1,46 +1,33 @@
 """A write without a stream, ``df.write.format("onceflow")``: one transaction, repeatable by an id.
 
 The group ``<name>.<topic>.<writeId>`` holds an offset that is committed with the rows. A write that
-finds it
-was published before. A task with few rows leaves them, encoded, to the commit; one with many sends
-them, so that rows of one Kafka partition must be in one such task (``route``).
+finds it was published before. A task with few rows leaves them, encoded, to the commit; one with
+many sends them, so that rows of one Kafka partition must be in one such task (``route``).
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from onceflow.spark_integration import transaction
-from onceflow.spark_integration.encoding import RowEncoder, decoded, filled
+from onceflow.spark_integration.encoding import RowEncoder
 from onceflow.spark_integration.options import SinkOptions
 from onceflow.spark_integration.topics import CountsLookup, topic_counts
-from onceflow.spark_integration.transaction import BatchWriteError, TaskReport
-from onceflow.spark_integration.writer import (
-    BatchWriter,
-    RowWriter,
-    TaskWriter,
-    columns_of,
-    reports_of,
-    write_from_driver,
-    write_task,
-)
+from onceflow.spark_integration.writer import columns_of, report_of, reports_of, write_or_leave
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from onceflow.sdk import Admin, Producer, ProducerIdentity, TopicPartition
+    from onceflow.sdk import ProducerIdentity
 
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
-HELD_BYTES_MAX: Final = 2**18
-"""Most bytes of rows that a task leaves to the commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,24 +96,11 @@ class OnceflowWriter(DataSourceArrowWriter):
         """Write a task's rows, or encode them where they are few."""
         context = TaskContext.get()
         assert context is not None, "called in a Spark task"
-        opened, options = self._opened, self._opened.options
-        report = TaskReport(context.partitionId(), context.stageId(), opened.identity, {})
+        opened = self._opened
         if opened.is_published:
-            return report
-        encoder = self._encoder(report.task)
-        rows, taken = filled(iterator), list[Any]()
-        while sum(batch.nbytes for batch in taken) <= HELD_BYTES_MAX:
-            batch = next(rows, None)
-            if batch is None:
-                return _held(report, encoder, taken)
-            taken.append(batch)
-
-        def make(producer: Producer, admin: Admin, task: int) -> TaskWriter:
-            if encoder is None:
-                return BatchWriter(producer, admin, task)
-            return RowWriter(producer, admin, task, encoder)
-
-        return write_task(options, opened.identity, itertools.chain(taken, rows), make)
+            return report_of(context, opened.identity)
+        encoder = self._encoder(context.partitionId())
+        return write_or_leave(opened.options, opened.identity, iterator, encoder)
 
     def _encoder(self, task: int) -> RowEncoder | None:
         """What encodes rows; None where ``route`` has done so."""
@@ -146,17 +120,15 @@ class OnceflowWriter(DataSourceArrowWriter):
             return
         reports = reports_of(messages)
         rows = transaction.check_reports(reports)
-        held = [pair for report in reports for pair in report.held]
-        _check_apart(held, rows)
-        if held:
-            rows |= write_from_driver(options, opened.identity, held).rows
-        topic = options.topic or min(rows, default=TopicPartition("", 0)).topic
+        left = transaction.left_by(reports, rows)
+        written = rows.keys() | left.rows.keys()
+        topic = options.topic or min(written, default=TopicPartition("", 0)).topic
         groups = {}
         if options.write_id is not None and topic:
             mark = OffsetAndMetadata(0, options.write_id)
             groups[str(options.name)] = {TopicPartition(topic, 0): mark}
-        if rows or groups:
-            transaction.end(options, opened.identity, rows, groups, str(options.name))
+        if written or groups:
+            transaction.end(options, opened.identity, rows, groups, str(options.name), left)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Fence the tasks; nothing becomes visible.
@@ -169,34 +141,3 @@ class OnceflowWriter(DataSourceArrowWriter):
             transaction.abort_as(self._opened.options, self._opened.identity)
         except KafkaError as error:
             logger.warning("nothing is published, but the abort failed: %s", error)
-
-
-def _held(
-    report: TaskReport, encoder: RowEncoder | None, batches: list[pa.RecordBatch]
-) -> TaskReport:
-    """The report of a task that encodes its rows and sends none."""
-    from onceflow.sdk import KafkaError
-
-    try:
-        if encoder is None:
-            return replace(report, held=tuple(p for batch in batches for p in decoded(batch)))
-        made = [pair for batch in batches for pair in encoder.encode(batch)]
-        return replace(report, held=tuple(made + encoder.finish()))
-    except KafkaError as error:
-        return replace(report, error=error)
-
-
-def _check_apart(held: list[Any], rows: dict[TopicPartition, int]) -> None:
-    """Make sure that what is left goes to other partitions than what tasks sent.
-
-    Raises:
-        BatchWriteError: One partition is in both; sequence numbers would collide.
-    """
-    for topic, batch in held:
-        for tp in rows:
-            if (tp.topic, tp.partition) == (topic, batch.partition):
-                raise BatchWriteError(
-                    f"several tasks have rows of {tp}, and one of them has more than "
-                    f"{HELD_BYTES_MAX} bytes; nothing was published. Send the rows through "
-                    "onceflow.spark_integration.route() first"
-                )

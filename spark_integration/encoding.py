@@ -292,6 +292,15 @@ def _error_row(error: Exception) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({**columns, "error": [pickle.dumps(error)]}, ARROW_SCHEMA)
 
 
+def records_in(batch: pa.RecordBatch) -> int:
+    """How many records the finished batches of an Arrow batch hold.
+
+    Args:
+        batch: Rows of ``SCHEMA``.
+    """
+    return sum(batch.column(ARROW_SCHEMA.get_field_index("records")).to_pylist())
+
+
 def decoded(batch: pa.RecordBatch) -> Iterator[tuple[str, EncodedBatch]]:
     """Topic and batch of each row of ``SCHEMA``.
 

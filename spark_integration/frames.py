@@ -35,7 +35,6 @@ from onceflow.spark_integration.writer import (
     BatchWriter,
     OwnPartitionsWriter,
     own_partitions,
-    write_from_driver,
     write_task,
 )
 
@@ -156,9 +155,7 @@ def write_from_tasks_or_driver(
     if way is not Way.TASKS:
         try:
             found = [pair for one in writes for pair in _encoded(one, way)]
-            if not found:
-                return []
-            return [write_from_driver(options, identity, found)]
+            return [TaskReport(0, ON_DRIVER, identity, {}, held=tuple(found))] if found else []
         except KafkaError as error:
             return [TaskReport(0, ON_DRIVER, identity, {}, error=error)]
         except TooManyRowsError:

@@ -246,8 +246,9 @@ class SinkSettings(SparkSettings, in_kafka=False, kind="sink"):
     )
     driver_rows_max: int = whole(
         10_000,
-        "`foreach_batch` only: a micro-batch of at most so many rows is sent by the driver, "
-        "without a shuffle; 0 never does so.",
+        "`foreach_batch`: a micro-batch of at most so many rows is sent by the driver, without a "
+        "shuffle. The sink and `df.write`: a task with at most so many rows, and 256 KiB, leaves "
+        "them to the commit. 0 lets tasks send all rows.",
         name="driverRowsMax",
     )
     strict_columns: bool = switch(
@@ -563,7 +564,8 @@ class SinkOptions:
         publish_again: Whether a new checkpoint may begin before what was published.
         is_named_by_query: Whether the name comes from the query's id.
         strict_columns: Whether columns that the sink does not write are an error.
-        driver_rows_max: Most rows of a micro-batch that the driver sends itself.
+        driver_rows_max: Most rows of a micro-batch that the driver sends itself, and of a task
+            that leaves them to the commit.
         write_id: Id of a write without a stream, None for one that is not to be repeated.
         value_format: How the column ``value`` is written, None for bytes and text.
     """

@@ -26,7 +26,7 @@ from onceflow.spark_integration.schema import source_schema
 
 if TYPE_CHECKING:
     from onceflow.spark_integration.reader import OnceflowReader, OnceflowStreamReader
-    from onceflow.spark_integration.writer import OnceflowStreamWriter
+    from onceflow.spark_integration.stream_write import OnceflowStreamWriter
 
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 
@@ -123,7 +123,7 @@ class OnceflowDataSource(DataSource):
             ConfigError: An option is wrong, or there is no ``checkpointLocation``.
         """
         from onceflow.spark_integration.options import SinkOptions
-        from onceflow.spark_integration.writer import OnceflowStreamWriter
+        from onceflow.spark_integration.stream_write import OnceflowStreamWriter
 
         options = SinkOptions.parse(self.options)
         if options.write_id is not None:

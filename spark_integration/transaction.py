@@ -9,8 +9,9 @@ and progress become visible together or not at all (KIP-98; design in ``docs/spa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -90,6 +91,7 @@ class TaskReport(WriterCommitMessage):
         error: Why it could not write; the batch must be aborted then.
         opened: The batch, where the report goes to another process than the one that opened it.
         held: Topics and finished batches that the task leaves to whoever commits.
+        attempt: Which attempt of the task it was; 0 for the first.
     """
 
     task: int
@@ -100,6 +102,84 @@ class TaskReport(WriterCommitMessage):
     error: KafkaError | BatchWriteError | None = None
     opened: OpenBatch | None = None
     held: tuple[tuple[str, EncodedBatch], ...] = ()
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Batches that are sent by whoever commits.
+
+    Attributes:
+        batches: Topics and finished batches.
+        fences: Whether a task that is not known to have written could have done so. The commit
+            then aborts what was written and takes a new epoch before it sends.
+    """
+
+    batches: Sequence[tuple[str, EncodedBatch]] = ()
+    fences: bool = False
+
+    @property
+    def rows(self) -> dict[TopicPartition, int]:
+        """Rows by partition."""
+        counted: dict[TopicPartition, int] = {}
+        for topic, batch in self.batches:
+            target = TopicPartition(topic, batch.partition)
+            counted[target] = counted.get(target, 0) + batch.records_count
+        return counted
+
+    @property
+    def bytes(self) -> int:
+        """Size of the batches."""
+        return sum(len(batch.data) for _, batch in self.batches)
+
+
+_NOTHING: Final = Left()
+
+
+def left_by(reports: Iterable[TaskReport], rows: Mapping[TopicPartition, int]) -> Left:
+    """What tasks leave to the commit.
+
+    Where no task wrote, the commit fences all of them, so that an earlier attempt of a task, or of
+    the whole stage, cannot add to the batch. Where others wrote it cannot.
+
+    Args:
+        reports: Reports of all tasks.
+        rows: Rows that tasks wrote, by partition.
+
+    Raises:
+        BatchWriteError: A partition was also written to by a task, so that sequence numbers
+            would collide; or a task ran twice, and its first attempt may have written.
+    """
+    known = list(reports)
+    again = [report for report in known if report.attempt > 0]
+    batches = [pair for report in known for pair in report.held]
+    left = Left(batches, fences=not rows and bool(batches or again))
+    if not rows:
+        return left
+    for report in again:
+        raise second_attempt(report.task, report.attempt)
+    both = sorted(left.rows.keys() & rows.keys())
+    if both:
+        raise BatchWriteError(
+            f"several tasks have rows of {both[0]}, and one of them has too many to leave them to "
+            "the commit; nothing was published. Send the rows through "
+            "onceflow.spark_integration.route() first, or use foreach_batch"
+        )
+    return left
+
+
+def second_attempt(task: int, attempt: int) -> BatchWriteError:
+    """Why a task that runs again must not write.
+
+    Args:
+        task: Number of the task.
+        attempt: Number of the attempt, above 0.
+    """
+    return BatchWriteError(
+        f"Spark started task {task} again (attempt {attempt}) after a failure. Its first attempt "
+        "may still be writing, so the batch has to run again as a whole: foreach_batch does so by "
+        "itself; with the data source sink, restart the query from its checkpoint"
+    )
 
 
 def named(options: SinkOptions) -> tuple[Checkpoint, SinkOptions]:
@@ -344,13 +424,19 @@ def _place(options: SinkOptions, opened: OpenBatch, rows: Iterable[TopicPartitio
     return min([*rows, *opened.offsets], default=TopicPartition("", 0)).topic or None
 
 
-def commit(given: SinkOptions, opened: OpenBatch, rows: Mapping[TopicPartition, int]) -> None:
-    """Add offsets and progress to the open transaction and end it.
+def commit(
+    given: SinkOptions,
+    opened: OpenBatch,
+    rows: Mapping[TopicPartition, int],
+    left: Left = _NOTHING,
+) -> None:
+    """Send what was left, add offsets and progress to the open transaction and end it.
 
     Args:
         given: The sink's options.
         opened: The batch.
-        rows: Rows written, by partition.
+        rows: Rows that tasks wrote, by partition.
+        left: What is still to be sent.
 
     Raises:
         BatchWriteError: The transaction was not committed; nothing of the batch is visible.
@@ -360,7 +446,7 @@ def commit(given: SinkOptions, opened: OpenBatch, rows: Mapping[TopicPartition, 
         KafkaError: Another refusal; nothing of the batch is visible.
     """
     options, plan = given.of_query(opened.query_id), opened.plan
-    topic = _place(options, opened, rows)
+    topic = _place(options, opened, [*rows, *left.rows])
     if topic is None:
         return  # Nothing written and nothing read: running it again would change nothing.
     published = Published(opened.query_id, options.topic or "", plan.batch_id, plan.digest)
@@ -376,7 +462,7 @@ def commit(given: SinkOptions, opened: OpenBatch, rows: Mapping[TopicPartition, 
     for group_id, text in notes.items():
         entry = OffsetAndMetadata(plan.batch_id, text)
         groups[group_id] = {TopicPartition(topic, 0): entry}
-    end(options, opened.identity, rows, groups, f"batch {plan.batch_id}")
+    end(options, opened.identity, rows, groups, f"batch {plan.batch_id}", left)
 
 
 def end(
@@ -385,21 +471,24 @@ def end(
     rows: Iterable[TopicPartition],
     groups: Mapping[str, Mapping[TopicPartition, OffsetAndMetadata]],
     what: str,
+    left: Left = _NOTHING,
 ) -> None:
-    """Add groups' offsets to the open transaction and commit it.
+    """Send what was left, add groups' offsets to the open transaction and commit it.
 
     Args:
         options: The sink's options, with a name.
         identity: Whose transaction it is.
-        rows: Partitions that were written to.
+        rows: Partitions that tasks wrote to.
         groups: Offsets by group.
         what: What is committed, for the log.
+        left: What is still to be sent.
 
     Raises:
         KafkaError: As ``commit``.
     """
     with Producer(config=options.owner(identity)) as producer:
         try:
+            _send(producer, left)
             producer.note_partitions(list(rows))
             for group_id, offsets in groups.items():
                 producer.send_offsets_to_transaction(dict(offsets), ConsumerGroupMetadata(group_id))
@@ -410,8 +499,31 @@ def end(
                 producer.commit_transaction()
         except CommitOutcomeUnknownError:
             raise
-        except KafkaError:
+        except (KafkaError, BatchWriteError):
             # A refused epoch may mean that the transaction ran out of time, or that a newer
             # driver has taken over; only the end of the transaction tells (and raises then).
             abort_unless_fenced(producer.abort_transaction)
             raise
+
+
+def _send(producer: Producer, left: Left) -> None:
+    """Send batches within the producer's transaction and wait until they are written.
+
+    Raises:
+        FatalError: A newer driver has taken over.
+        BatchWriteError: They could not be written.
+    """
+    if left.fences:
+        producer.abort_transaction()
+        producer.begin_transaction()
+    if not left.batches:
+        return
+    try:
+        for topic, batch in left.batches:
+            producer.send_batch(topic, batch)
+        producer.flush()
+    except FatalError:
+        raise
+    except KafkaError as error:
+        told = f"rows could not be written, so nothing was published: {error}"
+        raise BatchWriteError(told) from error

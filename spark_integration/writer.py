@@ -1,7 +1,8 @@
-"""Writing: what a task does with its rows, and the sink's face towards Spark.
+"""Writing: what a task does with its rows.
 
-A task produces inside the transaction that the driver opened. A second attempt of a task never
-writes: the first may still be alive, and sequence numbers do not tell the two apart.
+A task with few rows leaves them to whoever commits. One with many produces inside the transaction
+that the driver opened. A second attempt of a task never writes: the first may still be alive, and
+sequence numbers do not tell the two apart.
 """
 
 from __future__ import annotations
@@ -9,25 +10,24 @@ from __future__ import annotations
 import itertools
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
-from onceflow.spark_integration import transaction
 from onceflow.spark_integration.encoding import (
     RowEncoder,
     are_encoded,
     decoded,
     filled,
+    records_in,
     sink_columns,
 )
 from onceflow.spark_integration.options import SinkOptions
 from onceflow.spark_integration.schema import SinkColumns
-from onceflow.spark_integration.topics import CountsLookup
-from onceflow.spark_integration.transaction import BatchWriteError, OpenBatch, TaskReport
+from onceflow.spark_integration.transaction import BatchWriteError, TaskReport, second_attempt
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("onceflow.spark_integration")
 ON_DRIVER: Final = -1
 """Stands for the stage of what the driver wrote itself."""
+HELD_BYTES_MAX: Final = 2**18
+"""Most bytes of rows that a task leaves to the commit."""
 
 
 class TaskWriter(ABC):
@@ -219,9 +221,9 @@ def write_task(
     context = TaskContext.get()
     assert context is not None, "called in a Spark task"
     task = context.partitionId()
-    report = TaskReport(task, context.stageId(), identity, {})
-    if context.attemptNumber() > 0:
-        return replace(report, error=_second_attempt(task, context.attemptNumber()))
+    report = report_of(context, identity)
+    if report.attempt > 0:
+        return replace(report, error=second_attempt(task, report.attempt))
     rest = filled(batches)
     first = next(rest, None)
     if first is None:
@@ -240,133 +242,68 @@ def write_task(
     return replace(report, rows=writer.rows, bytes=writer.bytes)
 
 
-def write_from_driver(
-    options: SinkOptions, identity: ProducerIdentity, batches: Iterable[tuple[str, EncodedBatch]]
-) -> TaskReport:
-    """Write a small micro-batch on the driver, where no task can write beside.
+def report_of(context: TaskContext, identity: ProducerIdentity) -> TaskReport:
+    """The report of a task that has written nothing.
 
     Args:
-        options: The sink's options.
+        context: Of the task.
         identity: That of the driver's producer.
-        batches: Topic and batch.
-
-    Raises:
-        KafkaError: The rows could not be written.
     """
-    from onceflow.sdk import Producer, TopicPartition
-
-    rows: dict[TopicPartition, int] = {}
-    size = 0
-    with Producer(config=options.joined(identity)) as producer:
-        for topic, batch in batches:
-            size += len(batch.data)
-            producer.send_batch(topic, batch)
-            target = TopicPartition(topic, batch.partition)
-            rows[target] = rows.get(target, 0) + batch.records_count
-        producer.flush()
-    return TaskReport(0, ON_DRIVER, identity, rows, size)
+    attempt = context.attemptNumber()
+    return TaskReport(context.partitionId(), context.stageId(), identity, {}, attempt=attempt)
 
 
-def _second_attempt(task: int, attempt: int) -> BatchWriteError:
-    return BatchWriteError(
-        f"Spark started task {task} again (attempt {attempt}) after a failure. Its first attempt "
-        "may still be writing, so the batch has to run again as a whole: foreach_batch does so by "
-        "itself; with the data source sink, restart the query from its checkpoint"
-    )
+def write_or_leave(
+    options: SinkOptions,
+    identity: ProducerIdentity,
+    batches: Iterable[pa.RecordBatch],
+    encoder: RowEncoder | None,
+) -> TaskReport:
+    """Leave few rows to the commit, in finished batches; write more of them.
 
-
-class OnceflowStreamWriter(DataSourceStreamArrowWriter):
-    """The exactly-once sink: ``df.writeStream.format("onceflow")``.
-
-    Spark makes one of these in a planning process, pickles it to the tasks, and makes another in
-    a third process for ``commit`` and ``abort``. The transaction is opened where the writer is
-    pickled for the tasks, since any other place would run twice and fence its own tasks.
+    A task that leaves its rows opens no client, so it costs little. Tasks may leave rows of one
+    partition, and a second attempt may leave rows too.
 
     Args:
-        options: The sink's options.
-        schema: Columns of the rows.
+        options: The sink's options, with a name.
+        identity: That of the driver's producer.
+        batches: Arrow batches.
+        encoder: Encodes rows; None for batches that ``route`` has encoded.
     """
+    from onceflow.sdk import KafkaError
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        self._options = options
-        self._columns = columns_of(schema, options)
-        self._open: OpenBatch | None = None
+    context = TaskContext.get()
+    assert context is not None, "called in a Spark task"
+    rest, taken = filled(batches), list[Any]()
+    rows = size = 0
+    for batch in rest:
+        taken.append(batch)
+        rows += batch.num_rows if encoder is not None else records_in(batch)
+        size += batch.nbytes
+        if rows > options.driver_rows_max or size > HELD_BYTES_MAX:
+            break
+    else:
+        report = report_of(context, identity)
+        try:
+            return replace(report, held=tuple(_finished(taken, encoder)))
+        except KafkaError as error:
+            return replace(report, error=error)
 
-    def __getstate__(self) -> dict[str, Any]:
-        if self._open is None:
-            self._open = transaction.begin(self._options)
-        return self.__dict__
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write a task's rows, or only compute them when the batch was published before.
-
-        They are computed all the same because a stateful query needs the state of this batch.
-        """
-        assert self._open is not None, "pickled with an open transaction"
-        context = TaskContext.get()
-        assert context is not None, "called in a Spark task"
-        batch_id = context.getLocalProperty("streaming.sql.batchId")
-        assert batch_id is not None, "set by Spark for streaming tasks"
-        if int(batch_id) != self._open.plan.batch_id:
-            raise BatchWriteError(
-                f"Spark runs batch {batch_id}, but the checkpoint's last one is "
-                f"{self._open.plan.batch_id}: checkpointLocation must be the query's own"
-            )
-        if self._open.is_published:
-            for _ in iterator:
-                pass
-            report = TaskReport(context.partitionId(), context.stageId(), self._open.identity, {})
-        else:
-            report = write_task(self._options, self._open.identity, iterator, self._writer)
-        return replace(report, opened=self._open)
-
-    def _writer(self, producer: Producer, admin: Admin, task: int) -> TaskWriter:
-        if self._columns is None:
+    def make(producer: Producer, admin: Admin, task: int) -> TaskWriter:
+        if encoder is None:
             return BatchWriter(producer, admin, task)
-        counts = CountsLookup(self._options.admin)
-        # Tasks do not know of each other: one that moved on would meet another one's partition.
-        encoder = RowEncoder(self._options, self._columns, counts, task, moves_on=False)
         return RowWriter(producer, admin, task, encoder)
 
-    def commit(
-        self,
-        messages: list[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name
-    ) -> None:
-        """End the batch's transaction with the source offsets in it.
+    return write_task(options, identity, itertools.chain(taken, rest), make)
 
-        When it raises, Spark calls ``abort``.
-        """
-        reports = reports_of(messages)
-        rows = transaction.check_reports(reports)
-        if len({report.identity for report in reports}) > 1:
-            raise BatchWriteError("tasks of one batch wrote under several identities")
-        # A batch without tasks has no transaction yet that can carry the offsets.
-        opened = reports[0].opened if reports else transaction.begin(self._options, batchId)
-        assert opened is not None, "write() adds it"
-        if opened.is_published:
-            logger.info("batch %d was published before; skipped", batchId)
-            return
-        transaction.commit(self._options, opened, rows)
 
-    def abort(
-        self,
-        messages: list[WriterCommitMessage | None],
-        batchId: int,  # noqa: N803 - Spark's name
-    ) -> None:
-        """Fence the batch's tasks; nothing of the batch becomes visible.
-
-        Nothing is raised: Spark would show that instead of what went wrong before. What cannot be
-        aborted now is ended by the query's next start, or by the transaction's timeout.
-        """
-        from onceflow.sdk import KafkaError
-
-        known = {report.identity for report in reports_of(messages)}
-        identity = known.pop() if len(known) == 1 else None
-        try:
-            transaction.abort(self._options, identity)
-        except KafkaError as error:
-            logger.warning("batch %d is not published, its abort failed: %s", batchId, error)
+def _finished(
+    batches: list[pa.RecordBatch], encoder: RowEncoder | None
+) -> list[tuple[str, EncodedBatch]]:
+    if encoder is None:
+        return [pair for batch in batches for pair in decoded(batch)]
+    made = [pair for batch in batches for pair in encoder.encode(batch)]
+    return made + encoder.finish()
 
 
 def reports_of(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:

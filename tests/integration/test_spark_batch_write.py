@@ -23,8 +23,9 @@ from onceflow.sdk.protocol.api.produce import ProduceRequest
 from onceflow.sdk.protocol.api.transactions import EndTxnRequest
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.spark_integration import partition_counts, route
-from onceflow.spark_integration.batch_write import HELD_BYTES_MAX, OpenWrite
+from onceflow.spark_integration.batch_write import OpenWrite
 from onceflow.spark_integration.options import SinkOptions
+from onceflow.spark_integration.writer import HELD_BYTES_MAX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

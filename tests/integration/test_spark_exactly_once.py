@@ -99,11 +99,11 @@ class Copy:
         rows = stream(self.spark, self.cluster, self.source, **reading).select("key", "value")
         changed = change(rows) if change else rows
         changed = changed.drop("key") if self.way == "tasks without keys" else changed
+        if self.way.startswith("tasks"):
+            self.options["driverRowsMax"] = "0"
         writer = changed.writeStream.option("checkpointLocation", str(self.checkpoint))
         if self.sink == "foreach_batch":
-            rows_max = "0" if self.way else "10000"
-            publish = foreach_batch(attempts_max=3, driverRowsMax=rows_max, **self.options)
-            writer = writer.foreachBatch(publish)
+            writer = writer.foreachBatch(foreach_batch(attempts_max=3, **self.options))
         else:
             counts = partition_counts(self.options, [self.target])
             encoding = None if self.way == "rows" else self.options
@@ -143,11 +143,12 @@ on_both_clusters = pytest.mark.parametrize(
     indirect=True,
 )
 both_sinks = pytest.mark.parametrize("copy", ["data source", "foreach_batch"], indirect=True)
-# The driver writes small batches of foreach_batch; tasks write larger ones in two ways.
+# The driver or the commit writes small batches; tasks write larger ones.
 every_way = pytest.mark.parametrize(
     "copy",
     [
         "data source",
+        "data source by tasks",
         "foreach_batch",
         "foreach_batch by tasks",
         "foreach_batch by tasks without keys",
@@ -378,18 +379,39 @@ def test_row_without_a_topic_is_an_error_and_nothing_is_published(copy: Copy) ->
     assert copy.visible() == []
 
 
+def start_without_route(copy: Copy, **options: str) -> StreamingQuery:
+    """Two tasks have rows of one partition."""
+    rows = stream(copy.spark, copy.cluster, copy.source).selectExpr("value", "0 AS partition")
+    writer = rows.writeStream.format("onceflow").options(**copy.options, **options)
+    return writer.trigger(availableNow=True).start()
+
+
 @data_source
 def test_tasks_that_share_a_partition_are_refused_with_the_remedy(copy: Copy) -> None:
-    rows = stream(copy.spark, copy.cluster, copy.source).selectExpr("value", "0 AS partition")
-    query = (
-        rows.writeStream.format("onceflow")
-        .options(**copy.options)
-        .trigger(availableNow=True)
-        .start()
-    )
+    query = start_without_route(copy, driverRowsMax="0")
     with pytest.raises(Exception, match=r"onceflow\.spark_integration\.route\(\)"):
         finish(query)
     assert copy.visible() == []
+
+
+@data_source
+def test_tasks_with_few_rows_may_share_a_partition(copy: Copy) -> None:
+    finish(start_without_route(copy))
+    assert copy.visible() == copy.written() == VALUES
+    assert {record.partition for record in read_topic(copy.cluster, copy.target)} == {0}
+
+
+@data_source
+def test_task_that_fails_once_before_it_wrote_is_run_again_by_spark(
+    copy: Copy, tmp_path: Path
+) -> None:
+    """Its second attempt leaves its rows to the commit, as the first would have done."""
+    rows = stream(copy.spark, copy.cluster, copy.source).select("key", "value")
+    failing = failing_once(tmp_path / "failed", "1-7")(rows)
+    writer = failing.writeStream.format("onceflow").options(**copy.options)
+    finish(writer.trigger(availableNow=True).start())
+    assert (tmp_path / "failed").exists()
+    assert copy.visible() == copy.written() == VALUES
 
 
 @batch_function

@@ -22,6 +22,7 @@ import pytest
 from case_proxy import Proxy
 from spark_driver import Plan, driver
 from spark_killing import (
+    DRIVER_STEPS,
     EXECUTOR,
     NOBODY,
     PYTHON_WORKER,
@@ -66,6 +67,7 @@ def log_end(admin: Admin) -> int:
         "foreach_batch by tasks",
         "foreach_batch by tasks without keys",
         "data source",
+        "data source by tasks",
     ],
 )
 def test_driver_killed_at_random_moments(sink: str, seed: int, tmp_path: Path) -> None:
@@ -196,6 +198,7 @@ QUERIES = [
     ("foreach_batch by tasks", LOCAL),
     ("foreach_batch", LOCAL),
     ("data source", LOCAL),
+    ("data source by tasks", LOCAL),
     ("application", LOCAL),
     ("foreach_batch by tasks", CLUSTER),
     ("application", CLUSTER),
@@ -203,7 +206,8 @@ QUERIES = [
 
 
 def kill_drivers(scene: Scene, count: int | None = None) -> None:
-    for step in in_order(SEED, STEPS, count):
+    is_by_driver = scene.plan.sink in ("foreach_batch", "data source")
+    for step in in_order(SEED, DRIVER_STEPS if is_by_driver else STEPS, count):
         scene.feed()
         with driver(scene.plan, scene.log) as process:
             scene.killing.at(step, process, scene.checkpoint)

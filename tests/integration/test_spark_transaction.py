@@ -20,7 +20,14 @@ import spark_world
 from case_proxy import Action, Proxy
 
 from onceflow.broker_lite import Broker
-from onceflow.sdk import Admin, NewTopic, Producer, ProducerIdentity, TopicPartition
+from onceflow.sdk import (
+    Admin,
+    BatchEncoder,
+    NewTopic,
+    Producer,
+    ProducerIdentity,
+    TopicPartition,
+)
 from onceflow.sdk.errors import ConfigError, FatalError, KafkaError, ProducerFencedError
 from onceflow.sdk.protocol.api.transactions import EndTxnRequest
 from onceflow.spark_integration import BatchWriteError, transaction
@@ -29,7 +36,7 @@ from onceflow.spark_integration.encoding import RowEncoder
 from onceflow.spark_integration.options import SinkOptions
 from onceflow.spark_integration.schema import SinkColumns
 from onceflow.spark_integration.topics import CountsLookup
-from onceflow.spark_integration.transaction import OpenBatch
+from onceflow.spark_integration.transaction import OpenBatch, TaskReport
 from onceflow.spark_integration.writer import RowWriter
 
 pytestmark = pytest.mark.spark
@@ -114,6 +121,25 @@ class Query:
     def commit(self, opened: OpenBatch, rows: Mapping[int, int]) -> None:
         counted = {TopicPartition(self.topic, n): count for n, count in rows.items()}
         transaction.commit(self.options(), opened, counted)
+
+    def leave(
+        self, identity: ProducerIdentity, rows: Mapping[int, list[str]], attempt: int = 0
+    ) -> TaskReport:
+        """What a task with few rows reports: finished batches, and nothing written."""
+        encoder = BatchEncoder(self.topic, 2, self.options().encoding)
+        made = []
+        for partition, values in rows.items():
+            encoded = [v.encode() for v in values]
+            made += encoder.encode(encoded, partitions=[partition] * len(values), timestamps_ms=1)
+        held = tuple((self.topic, batch) for batch in made + encoder.finish())
+        return TaskReport(0, 0, identity, {}, held=held, attempt=attempt)
+
+    def commit_left(
+        self, opened: OpenBatch, reports: list[TaskReport], rows: Mapping[int, int] | None = None
+    ) -> None:
+        counted = {TopicPartition(self.topic, n): count for n, count in (rows or {}).items()}
+        left = transaction.left_by(reports, counted)
+        transaction.commit(self.options(), opened, counted, left)
 
     def publish(self, batch_id: int, offset: int, *values: str) -> None:
         self.plan(batch_id, offset)
@@ -201,6 +227,74 @@ def test_attempt_without_any_row_can_be_aborted(query: Query) -> None:
     transaction.abort(query.options(), opened.identity)
     query.publish(0, 1, "next")
     assert query.visible() == ["next"]
+
+
+def test_rows_that_tasks_left_are_published_by_the_commit(query: Query) -> None:
+    for batch_id in range(3):
+        query.plan(batch_id, batch_id + 1)
+        opened = query.begin()
+        rows: dict[int, list[str]] = {0: [f"{batch_id}-a"], 1: [f"{batch_id}-b"]}
+        reports = [query.leave(opened.identity, rows), query.leave(opened.identity, {0: ["c"]})]
+        query.commit_left(opened, reports)
+    wanted = [f"{n}-{name}" for n in range(3) for name in "ab"]
+    assert query.visible() == [*wanted, "c", "c", "c"]
+    assert query.source_offset() == 3
+    assert query.begin().is_published
+
+
+@pytest.mark.parametrize("rest", [{0: ["a"], 1: ["b"]}, {1: ["b"]}, {}], ids=["all", "one", "no"])
+def test_first_attempt_of_a_task_that_wrote_adds_nothing_to_what_the_second_one_leaves(
+    query: Query, rest: dict[int, list[str]]
+) -> None:
+    """The second one computed fewer rows; the first one lives on and writes later, too."""
+    query.plan(0, 1)
+    opened = query.begin()
+    query.task(opened.identity, 0, ["of the first attempt"])
+    query.commit_left(opened, [query.leave(opened.identity, rest, attempt=1)])
+    with pytest.raises(KafkaError):
+        query.task(opened.identity, 1, ["too late"])
+    assert query.visible() == [value for values in rest.values() for value in values]
+    assert query.begin().is_published
+    query.publish(1, 2, "next")
+    assert len(query.visible()) == len(rest) + 1
+
+
+def test_rows_are_left_beside_those_that_other_tasks_wrote(query: Query) -> None:
+    query.plan(0, 1)
+    opened = query.begin()
+    query.task(opened.identity, 0, ["a", "b"])
+    query.commit_left(opened, [query.leave(opened.identity, {1: ["c"]})], {0: 2})
+    assert query.visible() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("partition", "attempt", "message"), [(0, 0, r"several tasks.*route"), (1, 1, "attempt 1")]
+)
+def test_rows_left_where_a_task_wrote_or_by_a_second_attempt_are_refused(
+    query: Query, partition: int, attempt: int, message: str
+) -> None:
+    query.plan(0, 1)
+    opened = query.begin()
+    query.task(opened.identity, 0, ["a"])
+    report = query.leave(opened.identity, {partition: ["b"]}, attempt=attempt)
+    with pytest.raises(BatchWriteError, match=message):
+        query.commit_left(opened, [report], {0: 1})
+    transaction.abort(query.options(), opened.identity)
+    assert query.visible() == []
+
+
+def test_rows_that_tasks_left_are_not_sent_by_a_driver_that_was_replaced(query: Query) -> None:
+    query.plan(0, 1)
+    old = query.begin()
+    report = query.leave(old.identity, {0: ["old"], 1: ["old"]})
+    new = query.begin()
+    query.task(new.identity, 0, ["new"])
+    with pytest.raises(FatalError):
+        query.commit_left(old, [report])
+    query.commit(new, {0: 1})
+    with pytest.raises(FatalError):
+        query.commit_left(old, [report])
+    assert query.visible() == ["new"]
 
 
 def test_late_abort_of_an_old_driver_does_not_disturb_the_new_one(query: Query) -> None:

@@ -112,8 +112,10 @@ def run(spark: SparkSession, plan: Plan) -> None:
     rows = stream(spark, plan.bootstrap, plan.source, maxOffsetsPerTrigger=limit)
     sink, _, way = plan.sink.partition(" by ")
     rows = rows.select(*(["value"] if way.endswith("without keys") else ["key", "value"]))
+    if way.startswith("tasks"):
+        options["driverRowsMax"] = "0"
     if sink == "foreach_batch":
-        publish = foreach_batch(driverRowsMax="0" if way else "10000", **options)
+        publish = foreach_batch(**options)
 
         def publish_and_die(batch: DataFrame, batch_id: int) -> None:
             publish(batch, batch_id)
@@ -175,7 +177,7 @@ def dying_source(batch_to_die_after: int) -> type:
 
     from onceflow.spark_integration import OnceflowDataSource
     from onceflow.spark_integration.options import SinkOptions
-    from onceflow.spark_integration.writer import OnceflowStreamWriter
+    from onceflow.spark_integration.stream_write import OnceflowStreamWriter
 
     class Writer(OnceflowStreamWriter):
         def commit(self, messages, batchId):  # noqa: N803 - Spark's name

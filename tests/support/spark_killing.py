@@ -65,6 +65,8 @@ STEPS = (
     Step("commit file written", None, "commits"),
 )
 """Steps of a micro-batch that tasks write to a topic of three partitions."""
+DRIVER_STEPS = tuple(step for step in STEPS if "last write" not in step.name)
+"""Those of one that the driver writes: it may send all partitions in one request."""
 TABLE_STEPS = tuple(
     step._replace(number=1) if step.request is TxnOffsetCommitRequest else step
     for step in STEPS
