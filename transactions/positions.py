@@ -61,7 +61,7 @@ class Positions:
         if self._unplaced:
             committed = await settle(consumer.committed(list(self._unplaced)))
             await self._seek(consumer, self._unplaced, committed)
-            self._unplaced = {}
+            self._unplaced.clear()
         if self._unstarted:
             await self._set_starts(consumer)
 
@@ -139,11 +139,11 @@ class Positions:
                 committed offsets can be read.
         """
         committed: Mapping[TopicPartition, OffsetAndMetadata | None] = {}
+        self.misplaced(firsts)  # Until the end: a signal may interrupt this.
         try:
             committed = await settle(consumer.committed(list(firsts)))
         except KafkaError as error:
             if is_unknown:
-                self._unplaced.update(firsts)
                 return
             logger.info(
                 "session %s: committed offsets not available (%s); going back to the first "
@@ -152,6 +152,20 @@ class Positions:
                 error,
             )
         await self._seek(consumer, firsts, committed)
+        self.placed(firsts)
+
+    def misplaced(self, firsts: Mapping[TopicPartition, int]) -> None:
+        """Note partitions that must be read again, before their work is forgotten.
+
+        Args:
+            firsts: First offset of the work by partition, for those without a committed offset.
+        """
+        self._unplaced.update(firsts)
+
+    def placed(self, partitions: Iterable[TopicPartition]) -> None:
+        """Note that the positions of partitions are set."""
+        for partition in partitions:
+            self._unplaced.pop(partition, None)
 
     @staticmethod
     async def _seek(

@@ -106,6 +106,7 @@ class SessionCore:
         self._failure: KafkaError | None = None
         self._in_callback = False
         self._interrupted = False
+        self._interrupted_work = False
         self._in_hand: dict[TopicPartition, int] | None = None
         self._is_noted = True
         self._callback_error: Exception | None = None
@@ -136,8 +137,7 @@ class SessionCore:
         if self._closed:
             raise ClientClosedError(f"session {self._name} is closed; make a new one")
         if self._fenced_by is not None:
-            error, self._fenced_by = self._fenced_by, None
-            await self._replace_both(error)
+            await self._replace_both(self._fenced_by)
         if self._producer is None:
             self._producer = await self._new_producer()
         if self._consumer is None:
@@ -366,9 +366,13 @@ class SessionCore:
 
     async def put_back(self, partitions: Sequence[TopicPartition]) -> None:
         """Read polled, uncommitted records of partitions again."""
-        firsts = {tp: self._polled.pop(tp).first for tp in partitions if tp in self._polled}
-        for partition, first in firsts.items():
-            await settle(self.consumer.seek(partition, first))
+        firsts = {tp: self._polled[tp].first for tp in partitions if tp in self._polled}
+        with self._noting_interruption():
+            self._positions.misplaced(firsts)
+            for partition, first in firsts.items():
+                self._polled.pop(partition, None)
+                await settle(self.consumer.seek(partition, first))
+            self._positions.placed(firsts)
 
     async def position(self, partition: TopicPartition) -> int:
         """Return the offset of the next record that a poll would return."""
@@ -498,6 +502,10 @@ class SessionCore:
         """
         if not self._positions.starts or self._polled or self.in_transaction:
             return
+        with self._noting_interruption():
+            await self._commit_only_starts()
+
+    async def _commit_only_starts(self) -> None:
         self._snapshot = self._membership()
         marked = await self._commit_offsets.mark(self.consumer, {})
         try:
@@ -662,12 +670,14 @@ class SessionCore:
     @contextlib.contextmanager
     def _noting_interruption(self) -> Iterator[None]:
         """Note that a cancellation or a signal ended a commit, an abort or a callback early."""
+        had_work = self.in_transaction or bool(self._polled)
         try:
             yield
         except Exception:
             raise
         except BaseException:
             self._interrupted = True
+            self._interrupted_work = self._interrupted_work or had_work
             raise
 
     async def _after_interruption(self) -> bool:
@@ -682,12 +692,13 @@ class SessionCore:
         """
         if not self._interrupted:
             return False
-        was_open = self.in_transaction or bool(self._polled)
+        # The interrupted call itself may have ended the work, but its caller does not know how.
+        was_open = self._interrupted_work or self.in_transaction or bool(self._polled)
         if was_open:
-            if self._consumer is None:
+            if self._consumer is None or self._fenced_by is not None:
                 await self._complete_clients()
             await self._abort(Verdict(AbortReason.INTERRUPTED, Reaction.ABORT), None)
-        self._interrupted = False
+        self._interrupted = self._interrupted_work = False
         return was_open
 
     async def _abort(
@@ -715,8 +726,11 @@ class SessionCore:
         try:
             if reaction is Reaction.REINITIALISE:
                 await self._replace_producer(verdict, cause)
-        finally:
+        except Exception:
             await self._note_aborted(Abort(verdict.reason, cause), leaving)
+            raise
+        # Not after an interruption: the old producer's transaction may still be open.
+        await self._note_aborted(Abort(verdict.reason, cause), leaving)
 
     async def _note_aborted(self, abort: Abort, leaving: Sequence[TopicPartition] = ()) -> None:
         log = logger.debug if abort.reason is AbortReason.REQUESTED else logger.warning
@@ -736,6 +750,8 @@ class SessionCore:
             for partition, progress in self._polled.items()
             if partition in assigned
         }
+        # First: an interruption must not leave a partition behind its aborted records.
+        self._positions.misplaced(touched)
         self._polled.clear()
         self._nothing_handed_out()
         if touched:
@@ -783,8 +799,9 @@ class SessionCore:
     async def _replace_both(self, cause: Exception | None) -> None:
         """Replace consumer and producer: after a fence membership and epoch are in doubt."""
         logger.warning("session %s: fenced: %s", self._name, cause)
-        shared = self._fences.fenced(self._clock())
-        consumer, self._consumer = self.consumer, None
+        # Set until the end: an interruption must not leave a member that nobody polls or closes.
+        self._fenced_by = cause or CommitFailedError("fenced")
+        consumer = self.consumer
         self._commit_offsets.clear()
         self._nothing_handed_out()
         self._positions.clear()
@@ -798,7 +815,8 @@ class SessionCore:
             await settle(consumer.close(timeout_ms=self.config.revoke_budget_ms))
         except KafkaError as error:
             logger.debug("session %s: closing the fenced consumer: %s", self._name, error)
-        if shared:
+        self._consumer = self._fenced_by = None
+        if self._fences.fenced(self._clock()):
             raise self._shared_id(cause)
         await self._complete_clients()
 
