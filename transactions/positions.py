@@ -7,7 +7,7 @@ stays on a list, and no poll goes on until it has one. The session decides when 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
@@ -78,7 +78,7 @@ class Positions:
             await self._set_starts(consumer)
 
     async def begin_again(
-        self, consumer: SessionConsumer, partitions: Iterable[TopicPartition]
+        self, consumer: SessionConsumer, partitions: Collection[TopicPartition]
     ) -> None:
         """Go back to the committed offsets, or to where the partitions began.
 
@@ -89,6 +89,8 @@ class Positions:
         Raises:
             KafkaError: The committed offsets cannot be read.
         """
+        # The callback that would have set their start was interrupted.
+        self._unstarted.update(tp for tp in partitions if tp not in self._notes)
         waiting = self._unplaced.keys() | self._unstarted
         placed = sorted(tp for tp in partitions if tp not in waiting)
         committed = await settle(consumer.committed(placed)) if placed else {}

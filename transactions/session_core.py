@@ -45,6 +45,7 @@ from onceflow.transactions.commit_offsets import CommitOffsets, MarkedOffsets
 from onceflow.transactions.config import AnySessionConfig
 from onceflow.transactions.errors import TransactionalIdInUseError
 from onceflow.transactions.fencing import FenceWatch
+from onceflow.transactions.interruption import Interruption
 from onceflow.transactions.listener import (
     Abort,
     Offsets,
@@ -105,8 +106,7 @@ class SessionCore:
         self._identity: ProducerIdentity | None = None
         self._failure: KafkaError | None = None
         self._in_callback = False
-        self._interrupted = False
-        self._interrupted_work = False
+        self._interruption = Interruption()
         self._in_hand: dict[TopicPartition, int] | None = None
         self._is_noted = True
         self._callback_error: Exception | None = None
@@ -667,18 +667,9 @@ class SessionCore:
             if verdict.reaction is Reaction.RAISE:
                 raise cause
 
-    @contextlib.contextmanager
-    def _noting_interruption(self) -> Iterator[None]:
+    def _noting_interruption(self) -> contextlib.AbstractContextManager[None]:
         """Note that a cancellation or a signal ended a commit, an abort or a callback early."""
-        had_work = self.in_transaction or bool(self._polled)
-        try:
-            yield
-        except Exception:
-            raise
-        except BaseException:
-            self._interrupted = True
-            self._interrupted_work = self._interrupted_work or had_work
-            raise
+        return self._interruption.noted(has_work=self.in_transaction or bool(self._polled))
 
     async def _after_interruption(self) -> bool:
         """End the work that an interrupted call left open, before anything else.
@@ -690,15 +681,15 @@ class SessionCore:
         Returns:
             Whether any work was open.
         """
-        if not self._interrupted:
+        if not self._interruption.happened:
             return False
         # The interrupted call itself may have ended the work, but its caller does not know how.
-        was_open = self._interrupted_work or self.in_transaction or bool(self._polled)
+        was_open = self._interruption.had_work or self.in_transaction or bool(self._polled)
         if was_open:
             if self._consumer is None or self._fenced_by is not None:
                 await self._complete_clients()
             await self._abort(Verdict(AbortReason.INTERRUPTED, Reaction.ABORT), None)
-        self._interrupted = self._interrupted_work = False
+        self._interruption.clear()
         return was_open
 
     async def _abort(

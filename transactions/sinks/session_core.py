@@ -32,6 +32,7 @@ from onceflow.transactions.clients import Records
 from onceflow.transactions.colour import settle
 from onceflow.transactions.config import AnySessionConfig
 from onceflow.transactions.fencing import FenceWatch
+from onceflow.transactions.interruption import Interruption
 from onceflow.transactions.listener import Abort, NoListener, Offsets, PollResult, SessionListener
 from onceflow.transactions.progress import UncommittedWork
 from onceflow.transactions.sinks.errors import (
@@ -87,6 +88,7 @@ class SinkSessionCore:
         self._keeps_records = bool(getattr(sink, "needs_records", False))
         self._committing = False
         self._is_handed_out = True
+        self._interruption = Interruption()
         self._work_since_s = 0.0
         self._fences = FenceWatch(config.fence_window_ms / 1000, limit=3)
         self._unshown: dict[TopicPartition, int] = {}
@@ -201,18 +203,22 @@ class SinkSessionCore:
         self._is_handed_out = True
 
     def _after_interruption(self) -> bool:
-        """Claim again after a poll that a signal's handler ended: what it took is not known.
+        """Claim again after a call that a signal or a cancellation ended early.
+
+        What a poll took, or how far a commit got, is not known; the stored offsets tell.
 
         Returns:
-            Whether work was dropped.
+            Whether work was dropped, or ended in a way that its caller does not know.
         """
-        if self._is_handed_out:
+        if self._is_handed_out and not self._interruption.happened:
             return False
-        had_work = bool(self._work)
-        self._unclaimed |= self._claims.keys()
+        had_work = self._interruption.had_work or bool(self._work)
+        # All that is assigned: the callback that would have noted a partition may be what ended.
+        self._unclaimed = set(self.consumer.assignment())
         self._claims.clear()
+        self._abort(CommitFailedError("a call was interrupted; what is not stored is read again"))
         self._is_handed_out = True
-        self._abort(CommitFailedError("a signal interrupted a poll; what it took is read again"))
+        self._interruption.clear()
         return had_work
 
     async def read_again(self, partition: TopicPartition) -> None:
@@ -222,9 +228,11 @@ class SinkSessionCore:
 
     async def put_back(self, partitions: Sequence[TopicPartition]) -> None:
         """Give back what was polled of partitions and not committed: it is read again."""
-        firsts = {tp: self._work.pop(tp).first for tp in partitions if tp in self._work}
-        for partition, first in firsts.items():
-            await settle(self.consumer.seek(partition, first))
+        firsts = {tp: self._work[tp].first for tp in partitions if tp in self._work}
+        with self._noting_interruption():
+            for partition, first in firsts.items():
+                self._work.pop(partition, None)
+                await settle(self.consumer.seek(partition, first))
 
     async def position(self, partition: TopicPartition) -> int:
         """Offset of the next record that a poll would give."""
@@ -461,7 +469,8 @@ class SinkSessionCore:
         self._check_not_committing("commit")
         self._committing = True
         try:
-            return await self._commit(offsets, rebalancing)
+            with self._noting_interruption():
+                return await self._commit(offsets, rebalancing)
         finally:
             self._committing = False
 
@@ -571,8 +580,9 @@ class SinkSessionCore:
     def abort(self, cause: Exception | None = None) -> None:
         """Drop the uncommitted work; the next poll reads it again from the stored offsets."""
         self._check_not_committing("abort")
-        if self._work:
-            self._abort(cause)
+        with self._noting_interruption():
+            if self._work:
+                self._abort(cause)
 
     def _abort(self, error: BaseException | None) -> None:
         self.last_abort = error if isinstance(error, Exception) else None
@@ -647,12 +657,17 @@ class SinkSessionCore:
     def _callback(self) -> Iterator[None]:
         """Keep an error of a rebalance callback, for the poll that runs the callback to raise."""
         try:
-            yield
+            with self._noting_interruption():
+                yield
         except Exception as error:  # noqa: BLE001 - raised by poll
             if self._callback_error is None:
                 self._callback_error = error
             else:
                 logger.error("session %s: also failed: %s", self.owner, error)
+
+    def _noting_interruption(self) -> contextlib.AbstractContextManager[None]:
+        """Note that a signal or a cancellation ended a commit, an abort or a callback early."""
+        return self._interruption.noted(has_work=bool(self._work))
 
 
 def _number(offset: int | OffsetAndMetadata) -> int:

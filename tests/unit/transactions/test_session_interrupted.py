@@ -208,3 +208,20 @@ def test_an_interrupted_commit_of_starts_is_found_out_about() -> None:
         if not interrupt.happened:
             break
     assert not interrupt.happened, "every point was tried"
+
+
+def test_a_start_at_the_end_survives_an_interrupted_assignment() -> None:
+    """A partition whose start was not set began at its beginning after the interruption."""
+    for point in range(POINTS_MAX):
+        program = Program("latest")
+        program.cluster.put("in", "old")
+        interrupt = InterruptAt(point)
+        interrupt.run(program.session.poll)
+        program.go_on()
+        assert program.cluster.values("out") == [], point
+        program.put()
+        program.go_on()
+        assert sorted(map(str, program.cluster.values("out"))) == ["a", "b", "c", "x", "y"], point
+        if not interrupt.happened:
+            break
+    assert not interrupt.happened, "every point was tried"

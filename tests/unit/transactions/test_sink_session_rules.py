@@ -17,8 +17,10 @@ from interruptions import POINTS_MAX, InterruptAt
 from processor_fakes import FakeClients, FakeCluster, FakeConsumer
 
 from onceflow.sdk.errors import CommitFailedError, ConfigError, NoOffsetForPartitionError
+from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import SessionConfig
+from onceflow.transactions.colour import run_blocking
 from onceflow.transactions.listener import RebalanceHooks
 from onceflow.transactions.sinks import (
     Batch,
@@ -103,6 +105,7 @@ class World:
 
     def __init__(self, path: Path, sink: BreakableSink | None = None) -> None:
         self.path = path
+        self.polled: dict[TopicPartition, list[ConsumerRecord[bytes | None, bytes | None]]] = {}
         self.cluster = FakeCluster()
         self.cluster.put("in", "a", "b")
         self.clients = SinkFakeClients(self.cluster, [IN0])
@@ -121,13 +124,18 @@ class World:
     def consumer(self) -> SinkFakeConsumer:
         return self.clients.made
 
-    def step(self) -> list[object]:
+    def process(self) -> list[object]:
         values = []
-        for records in self.session.poll().values():
+        polled, self.polled = self.polled, {}
+        for records in polled.values():
             for record in records:
                 values.append(record.value)
                 self.session.write({"text": record.value}, of=record)
         return values
+
+    def step(self) -> list[object]:
+        self.polled = self.session.poll()
+        return self.process()
 
     def entry(self) -> Entry:
         return self.other.stored([IN0])[IN0]
@@ -176,6 +184,70 @@ def test_what_an_interrupted_poll_took_is_read_again(world: World, then: str) ->
             break
     assert not interrupt.happened, "every point was tried"
     assert point > 10
+
+
+def _put_back(world: World) -> None:
+    run_blocking(world.session._core.put_back([IN0]))
+
+
+def _lose(world: World) -> None:
+    world.consumer.pending.append((set(), True, 2))
+    world.consumer.pending.append(({IN0}, False, 3))
+    world.polled = world.session.poll()
+
+
+def _give_up(world: World) -> None:
+    world.consumer.pending.append((set(), False, 2))
+    world.consumer.pending.append(({IN0}, False, 3))
+    world.polled = world.session.poll()
+
+
+def _commit_without_an_answer(world: World) -> None:
+    world.sink.failures.append(SinkOutcomeUnknownError("lost"))
+    world.sink.after = True
+    world.session.commit()
+
+
+INTERRUPTED = {
+    "commit": lambda world: world.session.commit(),
+    "unanswered commit": _commit_without_an_answer,
+    "abort": lambda world: world.session.abort(),
+    "put back": _put_back,
+    "lose": _lose,
+    "give up": _give_up,
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Of coroutines.
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")
+@pytest.mark.parametrize("then", ["commit", "poll"])
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_an_interrupted_call_writes_each_row_once(world: World, name: str, then: str) -> None:
+    """Rows that were written must not stay for the next commit, nor be passed over."""
+    given = ["a", "b"]
+    for point in range(POINTS_MAX):
+        if name == "put back":
+            world.session.poll()  # The caller has put back what it wrote nothing for.
+        else:
+            world.step()
+        interrupt = InterruptAt(point)
+        interrupt.run(lambda: INTERRUPTED[name](world))
+        world.sink.failures.clear()
+        world.process()
+        if then == "commit" and name != "put back":
+            world.session.commit()
+        elif name == "put back" and interrupt.happened:
+            world.session.abort()
+        for _ in range(2):
+            world.step()
+            world.session.commit()
+        assert world.rows() == given, point
+        if not interrupt.happened:
+            break
+        given.append(f"p{point}")
+        world.cluster.put("in", given[-1])
+    assert not interrupt.happened, "every point was tried"
+    assert point > 5
 
 
 def test_a_fenced_member_that_was_expelled_does_not_take_partitions_back(world: World) -> None:
