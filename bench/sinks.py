@@ -3,7 +3,8 @@
 Prints one JSON line: rows a second of both, and the session's over the loop's; the same of their
 CPU time, which a busy machine leaves alone. The loop gives the same guarantee: it reads the stored
 offsets, checks owner and epoch in the transaction of its rows, and writes them by ``executemany``
-or by ``COPY`` and upsert. Both read by the same consumer, and take turns.
+or by ``COPY`` and upsert. Both read by the same consumer, and take turns. With ``--stored`` the
+tables hold the rows already, and each row overwrites one.
 
     python bench/sinks.py --bootstrap 127.0.0.1:9092 --sink sqlite
     python bench/sinks.py --bootstrap 127.0.0.1:9092 --sink postgres --dsn postgresql:///bench
@@ -183,12 +184,21 @@ def make_table(args: argparse.Namespace, table: str, folder: Path) -> None:
     if args.sink == "sqlite":
         with contextlib.closing(sqlite3.connect(folder / "bench.db")) as database:
             database.execute(TABLE.format(table))
+            if args.stored:
+                text = f"INSERT INTO {table} VALUES (?, 'before', 0)"
+                database.executemany(text, ((number,) for number in range(args.rows)))
+                database.commit()
         return
     import psycopg
 
     with psycopg.connect(args.dsn) as database:
         database.execute(f"DROP TABLE IF EXISTS {table}")
         database.execute(TABLE.format(table))
+        if args.stored:
+            database.execute(
+                f"INSERT INTO {table} SELECT n, 'before', 0 FROM generate_series(0, %s) AS n",
+                (args.rows - 1,),
+            )
 
 
 def main() -> None:
@@ -201,6 +211,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=100)
     parser.add_argument("--commit-rows", type=int, default=5_000)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--stored", action="store_true")
     args = parser.parse_args()
     topic = f"bench-{uuid.uuid4().hex[:8]}"
     fill(args, topic)

@@ -2,7 +2,8 @@
 
 Each batch is one transaction. It first locks the offsets' rows (``SELECT ... FOR UPDATE``): a claim
 waits for the end of a running write, and a write after the claim finds another owner. Rows are
-inserted by ``COPY``; with a key, into a temporary table and from there by ``ON CONFLICT``.
+inserted by ``COPY``; with a key, into a temporary table and from there by ``ON CONFLICT``, or
+straight into the table if all their keys are above the stored ones.
 Needs psycopg 3 (``pip install 'onceflow[postgres]'``).
 
 https://www.postgresql.org/docs/current/sql-select.html#SQL-FOR-UPDATE-SHARE
@@ -13,9 +14,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
-from operator import itemgetter
-from typing import Self
+from typing import Self, cast
 
 from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model.partitions import TopicPartition
@@ -34,8 +33,8 @@ from onceflow.transactions.postgres_client import (
     is_passing,
     psycopg,
 )
-from onceflow.transactions.sinks import ledger
-from onceflow.transactions.sinks.columns import Values, runs
+from onceflow.transactions.sinks import copy_text, ledger
+from onceflow.transactions.sinks.columns import by_column, runs
 from onceflow.transactions.sinks.errors import (
     SinkOutcomeUnknownError,
     SinkRowError,
@@ -85,6 +84,10 @@ SELECT count(*) FROM pg_attribute WHERE attrelid = %s::regclass AND attname = AN
 """
 
 
+_APPENDED_ROWS_MIN = 500
+"""Fewer rows are not worth the two further round trips."""
+
+
 class Postgres:
     """Stores rows in a table of PostgreSQL.
 
@@ -130,6 +133,7 @@ class Postgres:
         self._use_table(table)
         self._key = tuple(key)
         self._integer_key = False
+        self._appends = True
         self._inbox = inbox
         self.needs_records: bool = inbox is not None
         self._timeout_ms = timeout_ms
@@ -381,7 +385,7 @@ class Postgres:
     def _insert(self, connection: PostgresConnection, rows: Sequence[Row]) -> None:
         if rows and not self._rows:
             raise SinkRowError("this PostgreSQL sink keeps offsets alone; name its table")
-        for number, (columns, values) in enumerate(runs(rows)):
+        for number, (columns, values) in enumerate(runs(rows, by_column)):
             missing = [name for name in self._key if name not in columns]
             if missing or not columns:
                 raise SinkRowError(
@@ -389,9 +393,13 @@ class Postgres:
                     f"{', '.join(missing) or 'any column'}; nothing of the batch was written"
                 )
             try:
-                if number and self._key:
-                    connection.execute(SQL("TRUNCATE {}").format(_STAGED))
-                self._copy(connection, columns, values)
+                if not self._key:
+                    self._copy(connection, self._table, columns, values)
+                elif not self._append(connection, columns, values):
+                    if number:
+                        connection.execute(SQL("TRUNCATE {}").format(_STAGED))
+                    self._copy(connection, _STAGED, columns, values)
+                    connection.execute(self._upsert(columns, self._are_distinct(columns, values)))
             except (psycopg.Error, ValueError, OverflowError) as error:
                 if is_passing(error):
                     raise
@@ -402,26 +410,72 @@ class Postgres:
                 ) from error
 
     def _copy(
-        self, connection: PostgresConnection, columns: Sequence[str], rows: Sequence[Values]
+        self,
+        connection: PostgresConnection,
+        target: Identifier,
+        columns: Sequence[str],
+        values: Sequence[Sequence[object]],
     ) -> None:
-        target = _STAGED if self._key else self._table
         text = SQL("COPY {} ({}) FROM STDIN").format(target, _listed(columns))
+        encoded = copy_text.lines(values) if _encodes_as_usual(connection) else None
         with connection.cursor() as cursor, cursor.copy(text) as copy:
-            for row in rows:
-                copy.write_row(row)
-        if self._key:
-            connection.execute(self._upsert(columns, self._are_distinct(columns, rows)))
+            if encoded is None:
+                for row in zip(*values, strict=True):
+                    copy.write_row(row)
+            else:
+                for block in encoded:
+                    copy.write(block)
 
-    def _are_distinct(self, columns: Sequence[str], rows: Sequence[Values]) -> bool:
+    def _append(
+        self,
+        connection: PostgresConnection,
+        columns: Sequence[str],
+        values: Sequence[Sequence[object]],
+    ) -> bool:
+        """Copy rows with new keys straight into the table, which costs the server half.
+
+        Keys above the greatest stored one are new. Another transaction may insert one of them at
+        the same time; COPY then fails, as it does for rows that do not fit. The rows so far are
+        undone, and the stage decides.
+
+        Returns:
+            Whether the rows are in the table.
+        """
+        if not self._appends or len(values[0]) < _APPENDED_ROWS_MIN or len(self._key) != 1:
+            return False
+        if not self._are_distinct(columns, values):
+            return False
+        (key,) = self._key
+        text = SQL("SELECT max({}) FROM {}").format(Identifier(key), self._table)
+        greatest = connection.execute(text).fetchone()
+        least = min(cast("Sequence[int]", values[columns.index(key)]))
+        if greatest is None or (greatest[0] is not None and greatest[0] >= least):
+            return False
+        connection.execute("SAVEPOINT onceflow_rows")
+        try:
+            with self._steps("append"):
+                self._copy(connection, self._table, columns, values)
+        except (psycopg.Error, ValueError, OverflowError) as error:
+            if is_passing(error):
+                raise
+            connection.execute("ROLLBACK TO SAVEPOINT onceflow_rows")
+            # COPY may be refused where INSERT is not, such as with row-level security.
+            self._appends = isinstance(error, (psycopg.IntegrityError, psycopg.DataError))
+            return False
+        return True
+
+    def _are_distinct(self, columns: Sequence[str], values: Sequence[Sequence[object]]) -> bool:
         """Whether each row certainly has a key of its own, so that the server need not sort.
 
         Of integers that is told here. Of other types only the database knows which are equal.
         """
         if not self._integer_key:
             return False
-        keys = list(map(itemgetter(*map(columns.index, self._key)), rows))
-        values = keys if len(self._key) == 1 else chain.from_iterable(keys)
-        return set(map(type, values)) == {int} and len(set(keys)) == len(keys)
+        parts = [values[columns.index(name)] for name in self._key]
+        if any(set(map(type, part)) != {int} for part in parts):
+            return False
+        keys = set(parts[0]) if len(parts) == 1 else set(zip(*parts, strict=True))
+        return len(keys) == len(parts[0])
 
     def _upsert(self, columns: Sequence[str], distinct: bool) -> Composed:
         others = [name for name in columns if name not in self._key]
@@ -468,6 +522,16 @@ class Postgres:
         if self._connection is None:
             raise IllegalStateError("the PostgreSQL sink is not open; call open() first")
         return self._connection
+
+
+def _encodes_as_usual(connection: PostgresConnection) -> bool:
+    """Whether texts go as UTF-8, and the program has no dumpers of its own for plain types."""
+    dumpers = [
+        connection.adapters.get_dumper(kind, psycopg.adapt.PyFormat.TEXT)
+        for kind in copy_text.PLAIN
+    ]
+    usual = all(dumper.__module__.startswith("psycopg") for dumper in dumpers)
+    return usual and connection.info.encoding == "utf-8"
 
 
 def _listed(names: Iterable[str]) -> Composed:

@@ -19,7 +19,7 @@ from typing import Self
 from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.sinks import ledger
-from onceflow.transactions.sinks.columns import runs
+from onceflow.transactions.sinks.columns import by_row, runs
 from onceflow.transactions.sinks.errors import (
     SinkOutcomeUnknownError,
     SinkRowError,
@@ -259,7 +259,7 @@ class Sqlite:
         table = self._table
         if rows and table is None:
             raise SinkRowError(f"{self._path}: this sink keeps offsets alone; name its table")
-        for columns, values in runs(rows):
+        for columns, values in runs(rows, by_row):
             try:
                 size = self._rows_of_statement(connection, columns)
                 whole = len(values) // size * size

@@ -12,7 +12,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import psycopg
@@ -55,7 +57,8 @@ sink.claim([FIRST], "first")
 armed = at_claim
 entry = sink.claim([FIRST], "a")[FIRST]
 armed = True
-sink.write(Batch("a", {FIRST: Move(entry.epoch, entry.offset, 5)}, [{"id": 1, "text": "x"}]))
+rows = [{"id": number, "text": "x"} for number in range(600)]  # So that they are appended.
+sink.write(Batch("a", {FIRST: Move(entry.epoch, entry.offset, 5)}, rows))
 """
 
 
@@ -90,8 +93,11 @@ STEPS = ("begin", "offsets read", "rows", "offsets", "commit")
 WHEN = ("before", "after")
 
 
-@pytest.mark.parametrize("key", ["", "id"], ids=["insert", "upsert"])
-@pytest.mark.parametrize("moment", [f"{when} {s}" for s in STEPS for when in ("before", "after")])
+@pytest.mark.parametrize(
+    ("key", "moment"),
+    [(key, f"{when} {s}") for s in STEPS for when in WHEN for key in ("", "id")]
+    + [("id", f"{when} append") for when in WHEN],
+)
 def test_a_killed_process_leaves_all_or_nothing(dsn: str, moment: str, key: str) -> None:
     done = subprocess.run([sys.executable, "-c", KILLED, dsn, moment, key], check=False)
     assert done.returncode == -signal.SIGKILL
@@ -99,7 +105,7 @@ def test_a_killed_process_leaves_all_or_nothing(dsn: str, moment: str, key: str)
     sink.open("g")
     stored = moment == "after commit"
     assert sink.claim([FIRST], "b")[FIRST].offset == (5 if stored else None)
-    assert len(found(dsn)) == (1 if stored else 0)
+    assert len(found(dsn)) == (600 if stored else 0)
     sink.close()
 
 
@@ -179,6 +185,94 @@ def test_the_database_says_which_keys_are_equal(dsn: str) -> None:
     )
     written(dsn, ["name"], {"name": "A", "seen": 1}, {"name": "a", "seen": 2}, table="names")
     assert rows_of(dsn, "SELECT seen FROM names") == [(2,)]
+
+
+def numbered(first: int, count: int = 600, text: str = "new") -> list[dict[str, object]]:
+    """Enough rows to be copied straight into the table, if their keys are new."""
+    return [{"id": first + number, "text": text} for number in range(count)]
+
+
+def texts(dsn: str) -> dict[int, str]:
+    return {int(str(n)): str(t) for n, t in rows_of(dsn, "SELECT id, text FROM rows")}
+
+
+def test_rows_above_the_stored_keys_go_straight_into_the_table(dsn: str) -> None:
+    seen: list[str] = []
+    sink = Postgres(dsn, "rows", key=["id"], observer=seen.append)
+    sink.open("g")
+    with contextlib.closing(sink):
+        entry = sink.claim([FIRST], "a")[FIRST]
+        batches = [
+            (numbered(0), True),
+            (numbered(600), True),
+            (numbered(1199, text="again"), False),  # the first one is stored
+            (numbered(1800) + numbered(1800, 1, "last"), False),  # twice in the batch
+            (numbered(3000, 10), False),  # few
+            (numbered(3010), True),
+        ]
+        stored = entry.offset
+        for number, (rows, appended) in enumerate(batches):
+            del seen[:]
+            sink.write(Batch("a", {FIRST: Move(entry.epoch, stored, number + 1)}, rows))
+            stored = number + 1
+            assert ("after append" in seen) is appended, number
+    wanted = dict.fromkeys(range(3610), "new") | dict.fromkeys(range(1199, 1799), "again")
+    wanted = {n: t for n, t in wanted.items() if n < 1799 or 1800 <= n < 2400 or n >= 3000}
+    assert texts(dsn) == {**wanted, 1800: "last"}
+
+
+def test_a_key_that_another_transaction_inserts_meanwhile_is_overwritten(dsn: str) -> None:
+    """The greatest key does not show it; COPY waits for its end, and fails."""
+    sink = Postgres(dsn, "rows", key=["id"])
+    sink.open("g")
+    with contextlib.closing(sink), psycopg.connect(dsn) as other:
+        entry = sink.claim([FIRST], "a")[FIRST]
+        other.execute("INSERT INTO rows VALUES (300, 'theirs')")
+        batch = Batch("a", {FIRST: Move(entry.epoch, entry.offset, 1)}, numbered(0))
+        with ThreadPoolExecutor(1) as threads:
+            writing = threads.submit(sink.write, batch)
+            waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            waits += " AND query LIKE 'COPY %'"
+            end = time.monotonic() + 30
+            while rows_of(dsn, waits) == [(0,)]:
+                assert time.monotonic() < end
+            other.commit()
+            writing.result()
+    assert texts(dsn) == dict.fromkeys(range(600), "new")
+
+
+def test_rows_that_copy_may_not_insert_go_by_way_of_the_stage(
+    postgres: PostgresServer, dsn: str
+) -> None:
+    """Row-level security refuses COPY, and takes INSERT."""
+    schema = dsn.rpartition("=")[2].rstrip("'")
+    execute(
+        dsn,
+        f"CREATE ROLE guarded_{schema} LOGIN; GRANT ALL ON SCHEMA {schema} TO guarded_{schema};"
+        f"GRANT ALL ON rows TO guarded_{schema}; ALTER TABLE rows ENABLE ROW LEVEL SECURITY;"
+        "CREATE POLICY anything ON rows USING (true) WITH CHECK (true)",
+    )
+    own = dsn.replace("user=onceflow", f"user=guarded_{schema}")
+    seen: list[str] = []
+    sink = Postgres(own, "rows", key=["id"], observer=seen.append)
+    sink.open("g")
+    with contextlib.closing(sink):
+        entry = sink.claim([FIRST], "a")[FIRST]
+        sink.write(Batch("a", {FIRST: Move(entry.epoch, entry.offset, 1)}, numbered(0)))
+        assert "before append" in seen
+        assert "after append" not in seen
+        del seen[:]
+        sink.write(Batch("a", {FIRST: Move(entry.epoch, 1, 2)}, numbered(600)))
+        assert "before append" not in seen, "it is not tried again"
+    assert texts(dsn) == dict.fromkeys(range(1200), "new")
+
+
+def test_one_row_of_many_that_does_not_fit_stores_nothing(dsn: str) -> None:
+    rows = numbered(0)
+    rows[400] = {"id": 400, "text": None}
+    with pytest.raises(SinkRowError, match="null value"):
+        written(dsn, ["id"], *rows)
+    assert texts(dsn) == {}
 
 
 def test_values_of_many_types_and_a_table_with_its_schema(dsn: str) -> None:
