@@ -1,7 +1,7 @@
-"""Batches with fewer records: what compaction writes in the place of what it read.
+"""Makes a batch with fewer records from a batch: compaction replaces one by the other.
 
-Offsets, sequences and the length in offsets of a batch stay as they were (KIP-98), so readers see
-holes and nothing moves. Which records stay is decided in ``compaction``.
+A batch keeps its first and last offset and its sequence numbers (KIP-98), and each remaining record
+its offset. ``compaction`` decides which records remain.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BATCH_BYTES_MAX = 2**31 - 1
 
 
 def empty_batch(header: BatchHeader) -> Buffer:
-    """The header alone: it keeps the producer's sequence, or the end of the log."""
+    """Return the header without records, which keeps the producer's sequence or the log's end."""
     return pack_batch(
         header._replace(
             attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON_BIT),
@@ -42,12 +42,12 @@ def empty_batch(header: BatchHeader) -> Buffer:
 def smaller_batch(
     header: BatchHeader, records: Sequence[RawRecord], delete_horizon_ms: int | None
 ) -> Buffer:
-    """The batch with only some of its records.
+    """Return the batch with only some of its records.
 
     Args:
         header: Header of the batch as it was.
-        records: The records that stay, at least one.
-        delete_horizon_ms: When its tombstones or its marker may go (KIP-534), None for no mark.
+        records: The records that remain, at least one.
+        delete_horizon_ms: When its tombstones or marker may be removed (KIP-534); None if not set.
     """
     attributes = header.attributes & ~DELETE_HORIZON_BIT
     base_timestamp = header.base_timestamp
@@ -55,7 +55,7 @@ def smaller_batch(
         attributes |= DELETE_HORIZON_BIT
         base_timestamp = delete_horizon_ms
     writer = RecordWriter(_BATCH_BYTES_MAX)
-    # Timestamps count from the first record; one that is cut off again sets the base.
+    # Timestamps count from the first record. An extra one sets the base and is cut off afterwards.
     body_start = writer.write(0, base_timestamp, None, None, None)
     greatest = NO_TIMESTAMP
     for record in records:

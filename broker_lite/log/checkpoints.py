@@ -1,7 +1,7 @@
-"""The small text files beside the logs, in Kafka's formats: to text and back.
+"""Renders and parses the small text files beside the logs, in Kafka's formats.
 
-Pure functions; who writes which file when is decided by the log manager and the partition log.
-A file that cannot be read as what it should be raises ValueError.
+These are pure functions; the log manager and the partition log decide when a file is written. A
+damaged file raises ValueError.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _VERSION = "0"
 
 
 def render_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """A root checkpoint: version, count, then ``topic partition offset`` lines."""
+    """Return a root checkpoint: version, count, then ``topic partition offset`` lines."""
     lines = [_VERSION, str(len(offsets))]
     lines += [f"{topic} {partition} {at}" for (topic, partition), at in sorted(offsets.items())]
     return _text(lines)
 
 
 def parse_offsets(data: bytes) -> dict[TopicPartition, int]:
-    """The content of a root checkpoint.
+    """Return the content of a root checkpoint.
 
     Raises:
         ValueError: The file is damaged.
@@ -94,7 +94,7 @@ def parse_uuid(text: str) -> uuid.UUID:
     """The id in Kafka's base64 form.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not an id.
     """
     return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
 
@@ -133,7 +133,7 @@ def parse_topic_configs(data: bytes) -> dict[str, dict[str, str]]:
     """
     found = json.loads(data)
     if not isinstance(found, dict):
-        raise ValueError("topic-configs.json holds no object")
+        raise ValueError("topic-configs.json does not hold a JSON object")
     return {
         str(topic): {str(name): str(value) for name, value in dict(values).items()}
         for topic, values in found.items()
@@ -146,8 +146,8 @@ def _text(lines: Iterable[str]) -> bytes:
 
 def _counted_lines(data: bytes) -> list[str]:
     lines = data.decode().splitlines()
-    # A number at the end of a file that was cut is another number.
+    # Without the final line end, the last number may be cut: 12 of 123.
     whole = data.endswith(b"\n") and len(lines) >= 2
     if not whole or lines[0] != _VERSION or len(lines) - 2 != int(lines[1]):
-        raise ValueError("checkpoint file of another version, or cut short")
+        raise ValueError("the checkpoint file has another version, or is cut short")
     return lines[2:]

@@ -1,13 +1,19 @@
-"""Compaction: of each key only the newest record stays (``cleanup.policy=compact``).
+"""Compaction: keeps only the newest record of each key (``cleanup.policy=compact``).
 
-Kafka's LogCleaner rules: nothing at or above the last stable offset, nor in the active segment, is
-touched; aborted records go; markers stay while a batch of their transaction is there and then, as
-tombstones, for ``delete.retention.ms``; the newest batch of each producer and the last batch of
-each new file stay, empty if need be. Nothing is dropped in favour of what a power loss may take.
+The rules are those of Kafka's LogCleaner:
 
-The work is cut into small steps for a caller that must not be held up: what waits for the disk is
-done in jobs, what takes the processor long is done piece by piece. Each new file takes its place in
-one step that a crash cannot split. Which log is compacted when is decided by the log manager.
+- Records at or above the last stable offset, and those in the active segment, stay.
+- Aborted records are removed.
+- A marker stays while a batch of its transaction exists, and then for ``delete.retention.ms``, like
+  a tombstone.
+- The newest batch of each producer and the last batch of each new file stay, without records if
+  none remains.
+
+A record is removed only if the newer record of its key survives a power loss.
+
+The work is done in small steps, so that the broker serves others in between. Work that waits for
+the disk runs in jobs. The new files replace the old ones in one step, of which a crash leaves all
+or nothing. ``compactions`` decides which log is compacted when.
 """
 
 from __future__ import annotations
@@ -55,28 +61,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STEP_BYTES = 256 * 1024
-"""Bytes that are looked at in one step."""
+"""Bytes that one step reads."""
 
 STEP_RECORDS = 2_000
-"""Records that are looked at in one step; a batch of more is looked at in a job."""
+"""Records that one step decodes; a batch with more is decoded in a job."""
 
 KEYS_MAX = 1_000_000
-"""Keys that one round remembers; what lies behind them waits for the next round."""
+"""Most keys that one round remembers; records after them wait for the next round."""
 
 GROUP_SEGMENTS_MAX = 100
-"""Segments that become one; their files are renamed in one step."""
+"""Most segments that are merged into one; their files are renamed in one step."""
 
 _ABORTED_AT_ONCE = 10_000
 _LONG_KEY_BYTES = 24
 
 
 class Cleanable(NamedTuple):
-    """What compaction could do for a log now.
+    """The segments of a log that compaction may work on now.
 
     Attributes:
         segments: The segments to compact: the first ones, in order.
-        dirty_ratio: Share of their bytes that were not compacted before.
-        overdue: Whether ``max.compaction.lag.ms`` has gone by for some record.
+        dirty_ratio: Share of their bytes that no earlier round has compacted.
+        overdue: Whether ``max.compaction.lag.ms`` is over for some record.
     """
 
     segments: list[Segment]
@@ -92,14 +98,14 @@ def cleanable(
     first_dirty_offset: int,
     last_stable_offset: int,
 ) -> Cleanable | None:
-    """The segments that are worth compacting now, from the first one on; None for none.
+    """Return the segments that are worth compacting now, or None.
 
     Args:
         segments: The partition's segments.
         config: The topic's settings.
         now_ms: The broker's clock.
-        first_dirty_offset: End of what was compacted before.
-        last_stable_offset: Nothing from here on may be touched.
+        first_dirty_offset: Offset below which an earlier round has compacted.
+        last_stable_offset: Records from here on stay.
     """
     found: list[Segment] = []
     dirty: list[Segment] = []
@@ -123,7 +129,7 @@ def cleanable(
 
 
 class _TransactionFilter:
-    """Which batches on a walk belong to aborted transactions, and which markers may go.
+    """Tells which batches of a walk are aborted, and which markers may be removed.
 
     Args:
         aborted: The aborted transactions of the log.
@@ -131,18 +137,18 @@ class _TransactionFilter:
 
     def __init__(self, aborted: list[AbortedTransaction]) -> None:
         self._pending = sorted(aborted, key=lambda entry: entry.first_offset, reverse=True)
-        # Producers in an aborted transaction, and whether a batch of it was met.
+        # Producers in an aborted transaction, and whether the walk has met a batch of it.
         self._aborting: dict[int, tuple[AbortedTransaction, bool]] = {}
         self._committing: set[int] = set()
 
     def meet(self, header: BatchHeader) -> None:
-        """Go on to a batch."""
+        """Move the walk to a batch."""
         while self._pending and self._pending[-1].first_offset <= header.last_offset:
             entry = self._pending.pop()
             self._aborting[entry.producer_id] = (entry, False)
 
     def drops_data(self, header: BatchHeader) -> bool:
-        """Whether a batch of data was aborted."""
+        """Whether a batch of records was aborted."""
         if not header.is_transactional:
             return False
         found = self._aborting.get(header.producer_id)
@@ -153,14 +159,14 @@ class _TransactionFilter:
         return False
 
     def aborts(self, header: BatchHeader) -> AbortedTransaction | None:
-        """The transaction that ends with a marker, if it was aborted."""
+        """Return the transaction that a marker ends, if it was aborted."""
         found = self._aborting.get(header.producer_id)
         return (
             found[0] if found is not None and found[0].last_offset == header.base_offset else None
         )
 
     def marker_may_go(self, batch: FoundBatch) -> bool:
-        """Whether no batch was met of the transaction that a marker ends."""
+        """Whether the walk has met no batch of the transaction that a marker ends."""
         if batch.header.records_count == 0:
             return True
         marker = parse_control_batch(batch.data)
@@ -175,7 +181,7 @@ class _TransactionFilter:
 
 
 class _Output:
-    """What a group of segments becomes; written by jobs, through handles of its own."""
+    """The new files of a group of segments; jobs write them, through separate handles."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -194,7 +200,7 @@ class _Output:
             self._aborted.append(aborts)
 
     def write(self) -> None:
-        """Write what was added since the last time."""
+        """Write the batches that were added since the last call."""
         parts, self._parts = self._parts, []
         places, self._places = self._places, []
         aborted, self._aborted = self._aborted, []
@@ -205,7 +211,7 @@ class _Output:
             self.segment.aborted.append(entry)
 
     def complete(self) -> None:
-        """Write the rest and bring all of it to the disk."""
+        """Write the rest and sync everything to the disk."""
         self.write()
         self.segment.finish()
         self.segment.flush_all()
@@ -217,9 +223,9 @@ class Compaction:
 
     Args:
         storage: Where the files are.
-        removals: Takes the files that were replaced.
+        removals: Gets the files that were replaced.
         directory: The partition's folder.
-        segments: All segments of the partition; groups are replaced in it as they are done.
+        segments: All segments of the partition; the round replaces groups in it.
         chosen: The segments to compact: the first ones, in order.
         producers: The partition's producers.
         config: The topic's settings.
@@ -227,8 +233,8 @@ class Compaction:
 
     Attributes:
         removed_bases: Base offsets of segments that were merged into others.
-        cleaned_offset: End of what is compacted, once the round is over.
-        swapping: Whether files are taking their place; a failure then leaves the log unusable
+        cleaned_offset: Offset below which the log is compacted, after the round.
+        swapping: Whether files are being replaced; a failure then leaves the log unusable
             until the next start, which completes it.
     """
 
@@ -255,7 +261,7 @@ class Compaction:
         self._now_ms = now_ms
         self._newest: dict[bytes, int] = {}
         self._first_dirty_offset = 0
-        # Keys are known up to here; what lies behind stays as it is.
+        # The round knows the keys up to here; records after it stay as they are.
         self._known_end = self._ends[len(chosen) - 1]
         self._aborted: list[AbortedTransaction] = []
         self.removed_bases: list[int] = []
@@ -266,10 +272,10 @@ class Compaction:
         """Do the round; each step looks at about ``STEP_BYTES``, or waits for the disk.
 
         Args:
-            first_dirty_offset: End of what was compacted before.
-            unflushed: Files that hold what is not known to be on the disk. A record goes because
-                a newer one is there, and that must survive a power loss as well, with the marker
-                of its transaction.
+            first_dirty_offset: Offset below which an earlier round has compacted.
+            unflushed: Files that may not be on the disk yet. The round syncs them first: a record
+                is removed because of a newer one, so the newer one, and the marker of its
+                transaction, must survive a power loss.
 
         Raises:
             LogError: A segment is damaged; nothing more is replaced.
@@ -277,7 +283,7 @@ class Compaction:
         """
         dropped = self._segments.dropped
         for _ in self._round(first_dirty_offset, unflushed):
-            # When retention is faster, what is left waits for the next round.
+            # Retention has dropped segments meanwhile: the rest waits for the next round.
             if self._segments.dropped != dropped and not self.swapping:
                 return
             yield
@@ -296,12 +302,12 @@ class Compaction:
             yield
 
     def _job(self, work: Callable[[], T]) -> Generator[None, None, T]:
-        """Have something done that waits for the disk, or takes the processor long."""
+        """Run work in a job that waits for the disk or takes long to compute."""
         result = yield from outcome(self._storage.begin(work))
         return result
 
     def _read_aborted(self) -> Iterator[None]:
-        """Take the aborted transactions of the log, which may be many."""
+        """Read the aborted transactions of the log, which may be many."""
         for segment in list(self._segments):
             for entry in segment.aborted.entries_from(0):
                 self._aborted.append(entry)
@@ -323,15 +329,15 @@ class Compaction:
                 piece = yield from self._job(partial(file.read, walk.position, walk.wanted))
                 yield from _in_steps(walk.batches(piece))
         finally:
-            # After the job that may still read, if the round was given up.
+            # If the round was given up, a job may still be reading: close after it.
             self._storage.begin(file.close)
         if walk.position != segment.size:
-            raise segment.corrupt(f"holds no sound batch at position {walk.position}")
+            raise segment.corrupt(f"holds no valid batch at position {walk.position}")
 
     def _decoded(
         self, batch: FoundBatch, work: Callable[[FoundBatch], T]
     ) -> Generator[None, None, T]:
-        """Do something with all records of a batch; many of them would hold up the loop.
+        """Apply a function to all records of a batch, in a job if there are many.
 
         Raises:
             LogError: The batch cannot be read.
@@ -367,7 +373,7 @@ class Compaction:
     def _note_keys(
         self, batch: FoundBatch, transactions: _TransactionFilter
     ) -> Generator[None, None, bool]:
-        """Note the keys of one batch; returns whether there is no room for more."""
+        """Note the keys of one batch; return whether there is no room for more."""
         header = batch.header
         transactions.meet(header)
         if header.is_control:
@@ -380,7 +386,7 @@ class Compaction:
         return False
 
     def _take_keys(self, batch: FoundBatch) -> int | None:
-        """Note keys; returns the offset of the first record for whose key there is no room."""
+        """Note keys; return the offset of the first record whose key has no room."""
         newest, first_dirty_offset = self._newest, self._first_dirty_offset
         for record in decode_batch(batch.data, header=batch.header, verify_crc=False):
             if record.key is not None and record.offset >= first_dirty_offset:
@@ -390,10 +396,10 @@ class Compaction:
                 newest[key] = record.offset
         return None
 
-    # Writing anew
+    # Writing the new files
 
     def _groups(self) -> Iterator[list[Segment]]:
-        """Neighbours that fit into one segment."""
+        """Return groups of neighbouring segments that fit into one."""
         group: list[Segment] = []
         size = 0
         for number, segment in enumerate(list(self._chosen)):
@@ -444,7 +450,7 @@ class Compaction:
     def _fill(
         self, output: _Output, group: list[Segment], transactions: _TransactionFilter
     ) -> Iterator[None]:
-        """Write what stays of a group."""
+        """Write the remaining records of a group."""
         last: FoundBatch | None = None
         kept_last = False
         written = 0
@@ -461,15 +467,15 @@ class Compaction:
                     written = output.size
                     yield from self._job(output.write)
         if last is not None and not kept_last:
-            # The end of the file stays visible, so that its range of offsets is known.
-            # An empty marker would puzzle clients, so a marker stays whole.
+            # The last batch stays, so that readers know the file's range of offsets. Clients fail
+            # at a marker without a record, so a marker stays whole.
             whole = last.header.is_control
             output.add(last.data if whole else empty_batch(last.header), last.aborts)
 
     def _clean_batch(
         self, batch: FoundBatch, transactions: _TransactionFilter
     ) -> Generator[None, None, Buffer | None]:
-        """What stays of a batch, None for nothing."""
+        """Return the rest of a batch; None if nothing remains."""
         header = batch.header
         transactions.meet(header)
         newest_of_producer = self._is_newest_of_producer(header)
@@ -483,7 +489,7 @@ class Compaction:
         return empty_batch(header) if kept is None and newest_of_producer else kept
 
     def _clean_records(self, batch: FoundBatch) -> Buffer | None:
-        """The batch with those of its records that stay, None for none."""
+        """Return the batch with its remaining records; None if none remains."""
         header = batch.header
         horizon = header.delete_horizon_ms
         tombstones_go = horizon is not None and horizon <= self._now_ms
@@ -529,17 +535,17 @@ class Compaction:
         return header.is_control and header.producer_epoch == entry.producer_epoch
 
     def _swap(self, group: list[Segment], *, with_aborted: bool) -> Generator[None, None, bool]:
-        """Put the new file in the place of the old ones.
+        """Replace the old files by the new ones.
 
-        The rename of the log to ``.swap`` decides: before it a start drops the new files, after it
-        a start drops what is left of the old ones (see ``recovery``). Only once the new files are
-        on the disk under those names may the old ones go.
+        The rename of the log to ``.swap`` decides. After a crash before it, a start drops the new
+        files; after a crash behind it, a start drops the remaining old ones (see ``recovery``). The
+        old files are removed only when the new ones are on the disk under these names.
 
         Returns:
-            False when retention took some of the old ones meanwhile, and nothing was done.
+            False if retention has dropped old segments meanwhile, so that nothing was done.
         """
         base, directory = group[0], self._directory
-        # The log comes last, so that it is never without its indexes.
+        # The log is renamed last, so that it never exists without its indexes.
         paths = [
             base.path(suffix)
             for suffix in reversed(_SUFFIXES)
@@ -582,7 +588,7 @@ _PARTS_AT_ONCE = 512
 
 
 def _in_steps(batches: Iterator[FoundBatch]) -> Iterator[FoundBatch | None]:
-    """Batches, with a None after each step."""
+    """Yield the batches, with a None after each step."""
     size = records = 0
     for batch in batches:
         yield batch
@@ -594,7 +600,7 @@ def _in_steps(batches: Iterator[FoundBatch]) -> Iterator[FoundBatch | None]:
 
 
 def _short(key: bytes) -> bytes:
-    """The key, or a digest that takes its place when it is long."""
+    """Return the key, or a digest of a long one."""
     if len(key) <= _LONG_KEY_BYTES:
         return bytes(key)
     return hashlib.blake2b(key, digest_size=_LONG_KEY_BYTES + 1).digest()

@@ -1,8 +1,8 @@
-"""Which log is compacted next: the dirtiest one, and never one that cannot be.
+"""Chooses the log to compact next: the dirtiest one, and no damaged one.
 
-As in Kafka's LogCleaner, logs whose ``max.compaction.lag.ms`` has gone by come first, then those
-with the greatest share of dirty bytes, and a log that turns out to be damaged is left alone until
-the next start, so that it stops no other. How one log is compacted is decided in ``compaction``.
+As in Kafka's LogCleaner, logs whose ``max.compaction.lag.ms`` is over come first, then those with
+the greatest share of dirty bytes. A damaged log is left out until the next start, so that it does
+not stop the others. ``compaction`` compacts one log.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.log.partition_log import PartitionLog
 
 LOOKED_AT_ONCE = 200
-"""Logs that are looked at in one step of the search for the dirtiest one."""
+"""Logs that one step of the search for the dirtiest one looks at."""
 
 _logger = logging.getLogger("onceflow.broker_lite.log")
 
@@ -50,13 +50,13 @@ class Compactions:
         self._steps: Generator[None, None, None] | None = None
         self._search: Iterator[PartitionLog] | None = None
         self._best: tuple[tuple[bool, float], PartitionLog] | None = None
-        # Until the next start, and until the next time that there is nothing to do.
+        # Left out until the next start, and until the next search finds nothing to do.
         self._uncleanable: set[PartitionLog] = set()
         self._postponed: set[PartitionLog] = set()
         self.busy: bool = False
 
     def step(self, now_ms: int) -> PartitionLog | None:
-        """Do one step: of the log in work, or of the search for the next one.
+        """Do one step of the current compaction, or of the search for the next log.
 
         Args:
             now_ms: The broker's clock.
@@ -84,7 +84,7 @@ class Compactions:
         return None
 
     def _look(self, now_ms: int) -> bool:
-        """Look at some logs; returns whether there is more to do."""
+        """Look at some logs; return whether there is more to do."""
         if self._search is None:
             self._search, self._best = iter(self._partitions()), None
         for _ in range(LOOKED_AT_ONCE):
@@ -110,7 +110,7 @@ class Compactions:
         return True
 
     def _failed(self, log: PartitionLog, error: LogError) -> None:
-        """Go on with the others."""
+        """Leave the log out and continue with the others."""
         if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
             self._postponed.add(log)
             _logger.error("compaction of %s is tried again later: %s", log.topic_partition, error)
@@ -122,7 +122,7 @@ class Compactions:
         self._end()
 
     def forget(self, log: PartitionLog) -> None:
-        """A log is deleted."""
+        """Stop working on a log that is being deleted."""
         self._uncleanable.discard(log)
         self._postponed.discard(log)
         if self._best is not None and self._best[1] is log:
@@ -131,7 +131,7 @@ class Compactions:
             self.close()
 
     def close(self) -> None:
-        """Give up what is in work; a start drops what that leaves."""
+        """Give up the current compaction; the next start drops its unfinished files."""
         steps = self._steps
         self._end()
         if steps is not None:

@@ -1,4 +1,4 @@
-"""What the root of a data folder says about itself: whose it is, and its topics' settings.
+"""Reads the files in the root of a data folder: whose it is, and its topics' settings.
 
 It decides whether the folder may be used; the checkpoints beside these files belong to the log
 manager.
@@ -17,7 +17,7 @@ from onceflow.broker_lite.log.storage import Storage
 def settle_meta(
     storage: Storage, node_id: int, cluster_id: str | None, new_uuid: Callable[[], uuid.UUID]
 ) -> str:
-    """Read ``meta.properties``, or write it in a new folder; returns the cluster id.
+    """Read ``meta.properties``, or write it in a new folder; return the cluster id.
 
     Args:
         storage: The data folder.
@@ -26,7 +26,7 @@ def settle_meta(
         new_uuid: Source of ids.
 
     Raises:
-        DataFolderError: The folder belongs to another cluster or node, or does not say.
+        DataFolderError: The folder belongs to another cluster or node, or names none.
     """
     data = storage.read_bytes(checkpoints.META_FILE)
     try:
@@ -64,13 +64,13 @@ def settle_meta(
 def read_overrides(
     storage: Storage, usable: Callable[[Mapping[str, str]], dict[str, str]]
 ) -> dict[str, dict[str, str]]:
-    """The settings of topics, as text by topic and name.
+    """Return the settings of topics, as text by topic and name.
 
-    In a folder that was Apache Kafka's so far they are taken over from its metadata log.
+    In a folder that Apache Kafka has used so far, they come from its metadata log.
 
     Args:
         storage: The data folder.
-        usable: Those of a topic's settings in Kafka that can be used here.
+        usable: Returns those of a topic's settings in Kafka that this broker has.
 
     Raises:
         DataFolderError: The file is damaged.
@@ -86,7 +86,7 @@ def read_overrides(
     try:
         return {} if data is None else checkpoints.parse_topic_configs(data)
     except (ValueError, TypeError) as error:
-        # With the defaults, retention could remove what a topic was told to keep.
+        # With the default settings, retention could remove records that a topic must keep.
         raise DataFolderError(
             f"{checkpoints.TOPIC_CONFIGS_FILE} is damaged ({error}): restore it from a copy, "
             "or delete it, and every topic has the broker's settings"

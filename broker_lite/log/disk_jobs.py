@@ -1,8 +1,7 @@
-"""Work on the disk that nobody waits for in the broker's loop: jobs, and the threads that do them.
+"""Jobs that work on the disk in other threads, so that the broker's loop does not wait.
 
-A job is started, and asked now and then whether it is done. It decides in which thread work is
-done and in which order (each worker's jobs one after the other); what the work is, and what follows
-from its result, is decided by whoever started it.
+The caller starts a job, and checks now and then whether it is done. Each worker is one thread that
+does its jobs one after the other.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ class Job(Generic[T]):
     """Work that is done in one piece, perhaps in another thread.
 
     Args:
-        work: What is done; it must touch nothing that others use meanwhile.
+        work: The function to call; it must touch nothing that other threads use meanwhile.
 
     Attributes:
-        done: Whether it is over.
+        done: Whether the work has ended.
     """
 
     __slots__ = ("_error", "_result", "_work", "done")
@@ -34,7 +33,7 @@ class Job(Generic[T]):
         self.done: bool = False
 
     def run(self) -> None:
-        """Do the work and keep its result, or what it raises."""
+        """Do the work and keep its result or its exception."""
         work, self._work = self._work, None
         assert work is not None, "a job is run once"
         try:
@@ -57,7 +56,7 @@ class Job(Generic[T]):
 
 
 def outcome(job: Job[T]) -> Generator[None, None, T]:
-    """Wait for a job within steps: each yield is a pause until the job is looked at again.
+    """Wait for a job in steps: each yield is a pause before the next check.
 
     Raises:
         Exception: What the work raised.
@@ -68,7 +67,7 @@ def outcome(job: Job[T]) -> Generator[None, None, T]:
 
 
 class Worker:
-    """One thread, started at the first need, that does what it is given in order.
+    """A thread, started by the first job, that does its jobs in order.
 
     Args:
         name: Name of the thread.
@@ -80,15 +79,15 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Do something after all that was submitted before; it must not raise."""
+        """Do this work after all earlier work; it must not raise."""
         if self._thread is None:
-            # A daemon: a storage that nobody closed must not keep the process from ending.
+            # A daemon thread: a storage that is not closed must not keep the process alive.
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
         self._queue.put(work)
 
     def close(self) -> None:
-        """Return when everything that was submitted is done."""
+        """Return when all submitted work is done."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()

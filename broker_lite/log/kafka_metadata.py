@@ -1,8 +1,8 @@
-"""The metadata log that Apache Kafka (KRaft) leaves in a data folder: what topics were told to do.
+"""Reads topics' settings from the metadata log that Apache Kafka leaves in a data folder.
 
-Kafka keeps settings of topics in ``__cluster_metadata`` and nowhere else. A broker that did not
-know them would remove by its defaults what a topic was told to keep. Read here, never written, so
-that Kafka finds it as it was. Which of the settings can be used is decided by whoever asks.
+Kafka (KRaft) keeps settings of topics only in ``__cluster_metadata``. A broker without them could
+remove records, by its default retention, that a topic must keep. The log is only read, so that
+Kafka finds it unchanged. The caller decides which of the settings it can use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _logger = logging.getLogger("onceflow.broker_lite.log")
 
 
 def topic_settings(storage: Storage) -> dict[str, dict[str, str]]:
-    """What each topic of Kafka's folder was told, as text; nothing for a folder without the log.
+    """Return the settings of each topic, as text; none for a folder without the log.
 
     Raises:
         DataFolderError: A record in it cannot be read.
@@ -43,7 +43,7 @@ def topic_settings(storage: Storage) -> dict[str, dict[str, str]]:
             found.take(value)
         except (MalformedError, IndexError, UnicodeDecodeError) as error:
             raise DataFolderError(
-                f"{METADATA_FOLDER}, where Apache Kafka keeps what topics were told, is damaged "
+                f"{METADATA_FOLDER}, where Apache Kafka keeps topics' settings, is damaged "
                 f"({error}): restore it from a copy, or write {{}} to topic-configs.json, and "
                 "every topic has the broker's settings"
             ) from None
@@ -51,7 +51,7 @@ def topic_settings(storage: Storage) -> dict[str, dict[str, str]]:
 
 
 class _Settings:
-    """What the records that were read so far say.
+    """The settings in the records that were read so far.
 
     Attributes:
         by_topic: Settings by topic and name.
@@ -62,7 +62,7 @@ class _Settings:
         self._names: dict[uuid.UUID, str] = {}
 
     def take(self, value: bytes) -> None:
-        """Go on with the next record: the number of its kind, of its version, and its fields."""
+        """Apply the next record: the number of its kind, its version, and its fields."""
         position = 0
         _, position = decode_uvarint(value, position)
         kind, position = decode_uvarint(value, position)
@@ -100,7 +100,7 @@ def _id(value: bytes, position: int) -> uuid.UUID:
 
 
 def _values(storage: Storage) -> Iterator[bytes]:
-    """Records of the newest snapshot, and of the log behind it."""
+    """Yield the records of the newest snapshot, then those of the log after it."""
     names = sorted(storage.names(METADATA_FOLDER))
     snapshots = [found for found in map(_SNAPSHOT_NAME.fullmatch, names) if found]
     begin = 0
@@ -119,5 +119,5 @@ def _values_of(storage: Storage, name: str, begin: int) -> Iterator[bytes]:
             if not header.is_control and header.base_offset >= begin:
                 for record in decode_batch(data, position, header=header):
                     yield bytes(record.value or b"")
-    except InvalidBatchError as error:  # A crash leaves that at the end.
-        _logger.warning("%s/%s is read up to where it is torn: %s", METADATA_FOLDER, name, error)
+    except InvalidBatchError as error:  # A crash may leave half a batch at the end.
+        _logger.warning("%s/%s is read up to a damaged batch: %s", METADATA_FOLDER, name, error)

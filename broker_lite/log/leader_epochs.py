@@ -1,7 +1,7 @@
-"""Which leader epoch began at which offset (``leader-epoch-checkpoint``, KIP-101, KIP-320).
+"""The first offset of each leader epoch (``leader-epoch-checkpoint``, KIP-101, KIP-320).
 
-It answers where an epoch ended, so that a client notices when a log lost its end. A single node
-begins a new epoch only when a crash may have cost it records.
+By the end of an epoch a client notices that a log lost records. This broker begins a new epoch only
+after a crash that may have lost records.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LeaderEpochs:
     def assign(self, epoch: int, start_offset: int) -> bool:
         """Note the first offset of an epoch.
 
-        Entries that a shorter log makes void (same or later offset) are dropped.
+        Entries with the same or a later offset are dropped: the log was cut before them.
 
         Returns:
             Whether anything changed.
@@ -60,7 +60,7 @@ class LeaderEpochs:
         return self._epochs[number - 1] if number else UNDEFINED_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The greatest known epoch up to the one asked for, and where it ended.
+        """Return the greatest known epoch up to a given one, and its end.
 
         Args:
             epoch: Epoch that the client saw.
@@ -78,7 +78,7 @@ class LeaderEpochs:
         return floor, self._start_offsets[number]
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """Drop epochs that begin at or after the end; returns whether anything changed."""
+        """Drop epochs that begin at or after the end; return whether anything changed."""
         changed = False
         while len(self._epochs) > 1 and self._start_offsets[-1] > end_offset:
             self._epochs.pop()
@@ -87,7 +87,7 @@ class LeaderEpochs:
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Move the first epoch up to the new start of the log; returns whether it changed."""
+        """Move the first epoch up to the new start of the log; return whether it changed."""
         number = bisect_right(self._start_offsets, start_offset) - 1
         if number < 0 or (number == 0 and self._start_offsets[0] == start_offset):
             return False

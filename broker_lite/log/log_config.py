@@ -195,7 +195,7 @@ class TopicConfig(Settings, dotted=True, kind="topic", checked=False):
 
 
 class LogConfig(TopicConfig, dotted=True, kind="topic", checked=False):
-    """What a topic's logs obey: its settings, and those that the broker has for all topics."""
+    """Settings of a topic's logs: the topic's own, and the broker's for all topics."""
 
     producer_id_expiration_ms: int = whole(
         86_400_000,
@@ -230,7 +230,7 @@ class LogConfig(TopicConfig, dotted=True, kind="topic", checked=False):
 
     @property
     def deletes(self) -> bool:
-        """Whether old segments go by age and size."""
+        """Whether old segments are removed by age and size."""
         return "delete" in self.cleanup_policy
 
     @property

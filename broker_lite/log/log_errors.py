@@ -1,6 +1,6 @@
-"""What can go wrong in the log: refusals with a Kafka error code, and a folder in use.
+"""Errors of the log: refusals with a Kafka error code, and unusable data folders.
 
-Which code a refusal carries is decided where it is raised; handlers pass the code on to clients.
+Handlers pass the code of a refusal on to clients.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 
 
 class LogError(KafkaError):
-    """The log refuses what was asked.
+    """The log refuses a request.
 
     Attributes:
         code: Kafka's error code for the answer.
@@ -31,7 +31,7 @@ class AppendError(LogError):
     """A batch was not appended; the log is as it was.
 
     Attributes:
-        record_errors: The records at fault, where single records are.
+        record_errors: The faulty records, if single records are at fault.
     """
 
     def __init__(
@@ -43,11 +43,11 @@ class AppendError(LogError):
 
 
 class ReadError(LogError):
-    """The log cannot be read where that was asked."""
+    """The log cannot be read at the requested place."""
 
 
 class StorageLockedError(KafkaError):
-    """Another process, or another broker of this one, works on the data folder.
+    """Another process, or another broker in this process, uses the data folder.
 
     Attributes:
         root: The folder.
@@ -65,4 +65,4 @@ class StorageLockedError(KafkaError):
 
 
 class DataFolderError(KafkaError):
-    """The data folder belongs to another cluster or node, or is not readable as such."""
+    """The data folder belongs to another cluster or node, or is damaged."""

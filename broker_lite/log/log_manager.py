@@ -1,8 +1,8 @@
-"""All logs of a broker: what a data folder holds, how it is opened, kept up and closed.
+"""All logs of a broker: opens, maintains and closes the partitions of a data folder.
 
 It decides whether the last stop was clean, writes Kafka's checkpoint files in the root, and makes
-and removes partitions. One log's content is the partition log's business; topic settings arrive
-as text and are turned into a :class:`LogConfig` by a function that the broker gives.
+and removes partitions. ``partition_log`` handles the content of one log. Topic settings arrive as
+text; a function of the broker converts them to a :class:`LogConfig`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.partitions import TopicPartition
 
 FLUSHED_AT_ONCE = 100
-"""Folders of new partitions that are brought to the disk in one piece, so that others come in
+"""Folders of new partitions that one sync covers, so that other work gets its turn in
 between."""
 
 _logger = logging.getLogger("onceflow.broker_lite.log")
@@ -43,27 +43,27 @@ def _default_config(overrides: Mapping[str, str]) -> LogConfig:
 class LogManager:
     """Every partition log under one storage.
 
-    Opening it takes the folder's lock, reads or writes ``meta.properties``, and opens each
-    partition: as it is after a clean stop, else checked from its recovery point on.
+    Opening locks the folder, reads or writes ``meta.properties``, and opens each partition. After
+    a stop that was not clean, each partition is checked from its recovery point on.
 
     Args:
         storage: The data folder.
         now_ms: The broker's clock.
         new_uuid: Source of random ids (cluster, directory, names of deleted folders).
-        node_id: This node; must be what the folder says, if it says so.
+        node_id: This node; must agree with the folder's, if that names one.
         cluster_id: Cluster that the folder must belong to; None takes the folder's, or a new one.
-        config_for: Turns a topic's settings, as text, into those of its logs.
-        usable: Of a topic's settings in Apache Kafka, those that can be used here.
+        config_for: Converts a topic's settings from text.
+        usable: Returns those of a topic's settings in Apache Kafka that this broker has.
 
     Attributes:
         cluster_id: Cluster that the folder belongs to.
         node_id: This node.
-        clean_start: Whether the last stop was in order.
-        power_lost: Whether acknowledged state may be gone with the page cache, of any file.
-        shared_flush: With durability ``group``, what brings appends to the disk; None otherwise.
-        failure: Why the disk can no longer be trusted with anything, or None: a flush failed, or a
-            change of several files that cannot be undone.
-        on_failure: Called once with that reason, perhaps in another thread.
+        clean_start: Whether the last stop was clean.
+        power_lost: Whether a power loss may have cost acknowledged writes of any file.
+        shared_flush: With durability ``group``, syncs appends to the disk; None otherwise.
+        failure: The error after which the disk is not used any more, or None: a flush failed, or
+            a change of several files that cannot be undone.
+        on_failure: Called once with that error, perhaps in another thread.
 
     Raises:
         StorageLockedError: Another broker uses the folder.
@@ -141,23 +141,23 @@ class LogManager:
         *,
         now_ms: int = 0,
     ) -> Iterator[PartitionLog]:
-        """Make the logs that a topic, new or not, lacks: one by one, each when it is asked for.
+        """Yield the missing logs of a topic, new or not; each is made when it is asked for.
 
-        A process that dies within this leaves a topic with all of them or with none that is new.
+        If the process dies meanwhile, the next start makes all of the new logs or none.
 
         Args:
             topic: Topic name.
             topic_id: Id of the topic.
-            total: How many partitions it is to have.
+            total: Partition count that the topic is to have.
             config: The topic's settings.
             now_ms: The broker's clock.
 
         Raises:
-            OSError: A folder cannot be written; what was made before it is there.
+            OSError: A folder cannot be written; the logs made before it stay.
         """
         known_id, logs = self._topics.get(topic, (topic_id, {}))
         if known_id == topic_id and not logs and topic in self._changes:
-            # What an earlier topic of that name left.
+            # Folders that an earlier topic of that name left.
             for number in self._folders.partitions_of(topic):
                 self._folders.discard(topic, number)
             self._changes.finish(topic)
@@ -172,15 +172,15 @@ class LogManager:
         self._flush_names_later(topic, missing)
 
     def _flush_names_later(self, topic: str, numbers: list[int]) -> None:
-        """Bring the folders of new partitions to the disk, before what is flushed in them."""
+        """Sync the folders of new partitions in the background, before files in them."""
         if self._config_for({}).durability != "kafka":
-            return  # They are there already.
+            return  # They are synced already.
         for first in range(0, len(numbers), FLUSHED_AT_ONCE):
             names = [
                 f"{topic}-{number}/{checkpoints.PARTITION_METADATA_FILE}"
                 for number in numbers[first : first + FLUSHED_AT_ONCE]
             ]
-            # Any file of the root brings the names in the root along.
+            # Syncing any file of the root syncs the names in the root too.
             paths = [*names, checkpoints.META_FILE]
             self._storage.flush_later(paths, lambda: None, self._disk_failed)
 
@@ -231,7 +231,7 @@ class LogManager:
             raise self.failure
         directory = f"{topic}-{partition}"
         if self._storage.names(directory):
-            # Left by a deletion or creation that failed: its records are not this topic's.
+            # A failed deletion or creation left this folder: its records are not this topic's.
             self._folders.discard(topic, partition)
         try:
             log = PartitionLog(
@@ -246,7 +246,7 @@ class LogManager:
             if self._notes.first_epoch:
                 log.begin_leader_epoch(self._notes.first_epoch)
         except OSError:
-            # Half a partition would be a whole one at the next start.
+            # The next start would take half a partition for a whole one.
             with contextlib.suppress(OSError):
                 self._folders.discard(topic, partition)
             raise
@@ -263,18 +263,18 @@ class LogManager:
     def deleting(self, topic: str, now_ms: int = 0) -> Iterator[None]:
         """Remove a topic, in steps of one partition.
 
-        Its folders are renamed, so that a crash cannot revive it, and removed after
-        ``log.segment.delete.delay.ms``. Also what a failed creation of it left goes. A process that
-        dies within this, or gives up the steps, leaves the whole topic, or a note of what the next
-        start has to remove; without the note, there is no step between the first rename and the
-        last. Nobody may make a topic of that name meanwhile.
+        The folders are renamed, so that a crash cannot bring the topic back, and removed after
+        ``log.segment.delete.delay.ms``; folders of a failed creation too. If the process dies or
+        the caller stops meanwhile, the whole topic is left, or a note by which the next start
+        removes the rest. If the note cannot be written, all renames happen in one step. No topic
+        of that name may be made meanwhile.
 
         Args:
             topic: Topic name; an unknown one is ignored.
             now_ms: The broker's clock.
 
         Raises:
-            OSError: The topic is gone, and the next start removes what is left of it.
+            OSError: The topic is deleted, and the next start removes its remaining folders.
         """
         topic_id, logs = self._topics.pop(topic, (None, {}))
         unfinished = self._changes.get(topic)
@@ -282,7 +282,7 @@ class LogManager:
             topic_id = topic_id or unfinished.topic_id
         numbers, noted = list(logs), False
         if topic_id is not None and (unfinished is not None or len(logs) > 1):
-            # Without room for the note the deletion goes on: it needs none itself.
+            # On a full disk the note cannot be written, but the deletion can continue.
             with contextlib.suppress(OSError):
                 self._changes.begin(topic, topic_id, 0)
                 noted = True
@@ -297,7 +297,7 @@ class LogManager:
                 if noted:
                     yield
         except OSError:
-            # What is left must neither come back nor become part of another topic of that name.
+            # Remaining folders must not become part of this or a later topic of that name.
             if topic_id is not None:
                 with contextlib.suppress(OSError):
                     self._changes.begin(topic, topic_id, 0)
@@ -331,28 +331,28 @@ class LogManager:
             log.config = self._config_for(overrides)
 
     def refresh_configs(self) -> None:
-        """Ask for every topic's settings anew, after their defaults changed."""
+        """Apply every topic's settings again, after the defaults changed."""
         for topic, (_, logs) in self._topics.items():
             config = self._config_for(self._overrides.get(topic, {}))
             for log in logs.values():
                 log.config = config
 
     def settle_start(self) -> None:
-        """Note that what the last stop may have cost is dealt with.
+        """Note that all repairs after the last stop are done.
 
         Raises:
-            OSError: The next start deals with it again.
+            OSError: The next start repeats the repairs.
         """
         self._notes.settle(self._config_for({}).durability)
 
     def volume(self) -> Volume:
-        """Where the data folder is, and how much room there is."""
+        """Return where the data folder is, and how much room there is."""
         return self._storage.volume()
 
     # Small files of other parts of the broker
 
     def read_small_file(self, name: str) -> bytes | None:
-        """A file in the root that another part of the broker keeps, or None."""
+        """Return a file in the root that another part of the broker keeps, or None."""
         return self._storage.read_bytes(name)
 
     def write_small_file(self, name: str, data: bytes) -> None:
@@ -362,23 +362,23 @@ class LogManager:
     # Upkeep
 
     def checkpoint(self, now_ms: int) -> None:
-        """Write recovery points, log starts and high watermarks; flush what is due by time.
+        """Write recovery points, log starts and high watermarks; flush logs that are due.
 
-        Kafka's files, its intervals are 60 s (recovery points, log starts) and 5 s (high
-        watermarks).
+        The files are Kafka's. Kafka writes recovery points and log starts every 60 s, high
+        watermarks every 5 s.
         """
         self.flush_due(now_ms)
         self._offsets.write_checkpoints(self.partitions())
 
     def note_recovery_points(self, now_ms: int) -> None:
-        """Write the recovery points if one moved: how much a start after a crash has to check."""
+        """Write the recovery points if one moved, so that a start after a crash checks less."""
         total = sum(log.noted_recovery_point for log in self.partitions())
         if total != self._noted_recovery_points:
             self._offsets.write_recovery_points(self.partitions())
             self._noted_recovery_points = total
 
     def flush_due(self, now_ms: int) -> None:
-        """Flush the logs whose ``flush.ms`` went by."""
+        """Flush the logs whose ``flush.ms`` is over."""
         for log in self.partitions():
             try:
                 log.flush_if_due(now_ms)
@@ -386,7 +386,7 @@ class LogManager:
                 _logger.error("flush of %s: %s", log.topic_partition, error)
 
     def apply_retention(self, now_ms: int) -> int:
-        """Remove old segments everywhere at once; returns how many went."""
+        """Remove old segments of all logs at once; return how many."""
         work = self.retaining(now_ms)
         while True:
             try:
@@ -396,10 +396,10 @@ class LogManager:
                 return count
 
     def retaining(self, now_ms: int) -> Generator[None, None, int]:
-        """Remove old segments everywhere, in steps of one segment or one log.
+        """Remove old segments of all logs, in steps of one segment or one log.
 
         Returns:
-            How many went.
+            How many were removed.
         """
         count = 0
         for log in self.partitions():
@@ -423,10 +423,10 @@ class LogManager:
 
     @contextlib.contextmanager
     def log_starts_together(self) -> Iterator[None]:
-        """Note the log starts that move within this once, at its end; the file holds them all.
+        """Write the file of all log starts once, at the end of the context, if one moved.
 
         Raises:
-            OSError: They moved, but that could not be noted.
+            OSError: They moved, but the file could not be written.
         """
         self._starts_wait = True
         try:
@@ -443,12 +443,12 @@ class LogManager:
         log.when_epoch_begins(self._notes.cover)
 
     def _disk_failed(self, error: OSError) -> None:
-        """The disk did not take a flush or left a change half done: nothing here goes on.
+        """Fail all logs after a failed flush, or a change that the disk left half done.
 
-        What the kernel could not write it may have dropped; a later flush would succeed without
-        it. What is half done, a start mends. Meanwhile the broker would serve in part only, with
-        transactions that cannot end; so it stops, as Kafka's does without its last log directory.
-        May run in the flushing thread.
+        The kernel may have dropped what it could not write, and a later flush would succeed without
+        it. The next start repairs a half-done change. Until then some partitions could not be
+        served and transactions could not end. So the broker stops, as Kafka's does without its
+        last log directory. This may run in the flushing thread.
         """
         if self.failure is not None:
             return
@@ -468,7 +468,7 @@ class LogManager:
             self._offsets.write_log_starts(self.partitions())
 
     def compact(self, now_ms: int) -> bool:
-        """Do one small step of compaction, of the log in work or of the one that needs it most.
+        """Do one small step of compaction, of the current log or of the next one.
 
         Args:
             now_ms: The broker's clock.
@@ -485,8 +485,8 @@ class LogManager:
         """Close every log and give back the folder.
 
         Args:
-            clean: Sync everything and say so in the folder; otherwise leave the files as a crash
-                would, so that the next start checks them.
+            clean: Sync everything and mark the folder as clean; otherwise leave the files as after
+                a crash, so that the next start checks them.
         """
         sound = clean
         self._compaction.close()
@@ -507,7 +507,7 @@ class LogManager:
                     durable=True,
                 )
         except OSError as error:
-            _logger.error("the stop is not noted, so the next start checks every log: %s", error)
+            _logger.error("the clean stop is not noted; the next start checks every log: %s", error)
         finally:
             self._storage.close()
 
@@ -542,8 +542,8 @@ class LogManager:
                 ) from error
             for number in sorted(partitions):
                 if partitions[number] not in (topic_id, None):
-                    # Left by a deletion that could not even be noted, before the name was used
-                    # again. As in Kafka it is kept, but is no partition any more.
+                    # A failed deletion without a note left this folder, and the name was used
+                    # again. As in Kafka, the folder is kept, but is not a partition any more.
                     stray = self._folders.set_aside(topic, number, STRAY_SUFFIX)
                     _logger.error("%s-%d is of another topic id: kept as %s", topic, number, stray)
                     continue
@@ -554,10 +554,10 @@ class LogManager:
             self._finish_growth(topic, change, now_ms)
 
     def _begin_epochs(self) -> None:
-        """Let logs that were checked begin epochs that nobody was ever told.
+        """Let logs that were checked begin an epoch that no client has ever seen.
 
-        After a crash it is one epoch for all of them, above all leader and coordinator epochs that
-        any log knows: what one log lost, another one may remember.
+        After a crash it is one epoch for all logs, above all leader and coordinator epochs that
+        any log knows: another log may know an epoch that this one lost.
         """
         logs = self.partitions()
         if not self.clean_start:
@@ -569,7 +569,7 @@ class LogManager:
     def _settled_topic_id(
         self, topic: str, partitions: Mapping[int, uuid.UUID | None]
     ) -> uuid.UUID:
-        """The one id of a topic's folders; those without it after a crash are given it."""
+        """Return the topic id of a topic's folders; write it to those without one."""
         change = self._changes.get(topic)
         named = [partitions[number] for number in sorted(partitions) if partitions[number]]
         settled = named[0] if named else None
@@ -612,7 +612,7 @@ class LogManager:
         change: TopicChange,
         found: dict[str, dict[int, uuid.UUID | None]],
     ) -> None:
-        """Remove what a deletion left, but not a later topic of that name."""
+        """Remove the rest of a deleted topic, but not a later topic of that name."""
         partitions = found.pop(topic, {})
         kept: dict[int, uuid.UUID | None] = {
             number: topic_id
@@ -629,7 +629,7 @@ class LogManager:
         self._changes.finish(topic)
 
     def _finish_growth(self, topic: str, change: TopicChange, now_ms: int) -> None:
-        """Make the partitions that a creation or growth left out."""
+        """Make the partitions that an interrupted creation or growth did not reach."""
         config = self._config_for(self._overrides.get(topic, {}))
         topic_id, logs = self._topics.get(topic, (change.topic_id, {}))
         for number in range(change.partitions if topic_id == change.topic_id else 0):

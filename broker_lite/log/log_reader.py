@@ -1,7 +1,7 @@
-"""Reading a partition: whole batches from an offset, the aborted list, records by time.
+"""Reads a partition: whole batches from an offset, aborted transactions, records by time.
 
-Functions over the segments. What a reader may see (the upper bound) is decided by the partition
-log and given to each call; results always end at a batch border.
+These are functions of the segments. The caller gives the offset up to which a reader may see the
+log. Results always end at a batch border.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def read_batches(
     *,
     minimum_one_batch: bool,
 ) -> tuple[Buffer, int]:
-    """Whole batches of one segment, beginning with the one that holds an offset.
+    """Return whole batches of one segment, beginning with the one that holds an offset.
 
     Args:
         segments: The partition's segments.
@@ -30,10 +30,10 @@ def read_batches(
         max_bytes: Most bytes to give.
         upper_bound: End of what may be read.
         log_end_offset: End of the log.
-        minimum_one_batch: Give the first batch also when it is larger than ``max_bytes``.
+        minimum_one_batch: Return the first batch even if it is larger than ``max_bytes``.
 
     Returns:
-        The batches, and an offset that none of them reaches and that the next batch is not below.
+        The batches, and an offset between the end of the last one and the next batch.
     """
     located = segments.locate(fetch_offset, log_end_offset)
     if located is None:
@@ -61,7 +61,7 @@ def _read_some(
     max_bytes: int,
     minimum_one_batch: bool,
 ) -> tuple[Buffer, int]:
-    """As many whole batches as fit; there are more behind them."""
+    """Return as many whole batches as fit, if more follow."""
     data = segment.read(position, max(max_bytes, LENGTH_END))
     border, last = segment.last_border(data, position, position + max_bytes)
     if last < 0:
@@ -80,10 +80,11 @@ def _read_some(
 def aborted_transactions(
     segments: SegmentList, fetch_offset: int, upper_bound: int
 ) -> list[tuple[int, int]]:
-    """The aborted transactions that a committed reader of a range must filter.
+    """Return the aborted transactions that a committed reader of a range must filter.
 
-    Those whose marker is not before the range and whose first offset is before its end; no later
-    entry can belong to it once one was written when everything before that end was stable.
+    These are the ones whose marker is not before the range and whose first offset is before its
+    end. The search ends at an entry that was written when the whole range was stable: no later
+    entry can belong to the range.
 
     Args:
         segments: The partition's segments.
@@ -111,7 +112,7 @@ def aborted_transactions(
 def first_at_or_after(
     segments: SegmentList, timestamp_ms: int, log_start_offset: int
 ) -> tuple[int, int, int] | None:
-    """The first record at or after a time, from the start of the log on.
+    """Return the first record of the log at or after a time.
 
     Returns:
         Offset, timestamp and leader epoch, or None.
@@ -134,17 +135,17 @@ def first_at_or_after(
 
 
 def greatest_timestamp(segments: SegmentList, log_start_offset: int) -> tuple[int, int, int] | None:
-    """The first record that has the greatest timestamp of the log.
+    """Return the first record with the greatest timestamp of the log.
 
     Returns:
-        Offset, timestamp and leader epoch, or None when no record has a timestamp.
+        Offset, timestamp and leader epoch, or None if no record has a timestamp.
     """
     greatest = max(segment.max_timestamp_ms for segment in segments)
     while greatest >= 0:
         found = first_at_or_after(segments, greatest, log_start_offset)
         if found is not None:
             return found
-        # The record lies before the start of the log, in a segment that is still there.
+        # The record is before the start of the log, in a segment that still exists.
         greatest = max(
             (
                 border.max_timestamp_ms

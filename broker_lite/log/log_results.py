@@ -1,4 +1,4 @@
-"""What the log answers: where a batch went, and what a read gave."""
+"""Results of appends and reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onceflow.broker_lite.log.storage import Buffer
 
 
 class AppendResult(NamedTuple):
-    """Where a batch went.
+    """Result of an append.
 
     Attributes:
         base_offset: Offset of its first record.
@@ -16,7 +16,7 @@ class AppendResult(NamedTuple):
         log_append_time_ms: The broker's timestamp, -1 if the topic keeps the client's. For a
             duplicate, as in Kafka, the greatest timestamp of the batch that it repeats.
         log_start_offset: First offset of the log.
-        duplicate: Whether the batch was there already, so nothing was appended.
+        duplicate: Whether the log had the batch already, so that nothing was appended.
     """
 
     base_offset: int
@@ -27,10 +27,10 @@ class AppendResult(NamedTuple):
 
 
 class ReadResult(NamedTuple):
-    """What a read gave.
+    """Result of a read.
 
     Attributes:
-        records: Whole batches; empty when there is nothing to read yet.
+        records: Whole batches; empty if there is nothing to read yet.
         high_watermark: End of what may be read.
         last_stable_offset: End of what a committed reader may read.
         log_start_offset: First offset of the log.

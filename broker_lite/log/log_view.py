@@ -1,8 +1,8 @@
-"""What can be asked of a partition's log without changing it.
+"""The reading side of a partition's log.
 
-It decides where a reader may look: up to the high watermark, or for a committed reader up to the
-last stable offset. How batches and records are found is in ``log_reader``; the positions are moved
-by the partition log.
+It decides up to where a reader may see the log: to the high watermark, or for a committed reader to
+the last stable offset. ``log_reader`` finds batches and records; ``partition_log`` moves these
+positions.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class LogView:
         return self._segments.size_bytes
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """The greatest epoch up to the one asked for, and where it ended (KIP-320).
+        """Return the greatest known epoch up to a given one, and its end (KIP-320).
 
         Returns:
             Epoch and end offset; (-1, -1) when the epoch is unknown here.

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class _MemoryFile:
-    """Bytes of one file; made visible in its folder when it is first written."""
+    """Bytes of one file, which appears in its folder at the first write."""
 
     __slots__ = ("_directory", "_name", "_storage", "content")
 
@@ -64,7 +64,7 @@ class MemoryStorage:
 
     Attributes:
         content: Bytes by folder and file name; the root is the folder ``""``.
-        power_losses: How often a test took away what was not synced.
+        power_losses: How often a test has dropped what was not synced.
     """
 
     def __init__(self) -> None:

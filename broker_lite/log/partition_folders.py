@@ -1,6 +1,6 @@
-"""Which folders of a data folder are partitions, of which topic, and how one stops being one.
+"""The folders of partitions in a data folder: finds, identifies and renames them.
 
-It decides by names and by the topic ids inside, and never looks at records.
+It uses names of folders and the topic ids in them, and never looks at records.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class PartitionFolders:
 
     Args:
         storage: The data folder.
-        new_uuid: Source of names for folders that are set aside.
-        removals: Takes the folders that are set aside.
+        new_uuid: Source of names for renamed folders.
+        removals: Removes the renamed folders later.
     """
 
     __slots__ = ("_new_uuid", "_removals", "_storage")
@@ -38,10 +38,10 @@ class PartitionFolders:
         self._removals = removals
 
     def by_topic(self, due_ms: int = 0) -> dict[str, dict[int, uuid.UUID | None]]:
-        """Topic ids by topic and partition, None where none is named.
+        """Return topic ids by topic and partition; None for a folder that names none.
 
         Args:
-            due_ms: From when on folders may be removed that an earlier run set aside.
+            due_ms: Time from which folders that an earlier run renamed may be removed.
         """
         topics: dict[str, dict[int, uuid.UUID | None]] = {}
         known: dict[bytes, uuid.UUID | None] = {b"": None}
@@ -54,7 +54,7 @@ class PartitionFolders:
                 continue
             data = self._storage.read_bytes(f"{directory}/{checkpoints.PARTITION_METADATA_FILE}")
             content = data or b""
-            if content not in known:  # A topic's folders all hold the same.
+            if content not in known:  # All folders of a topic hold the same bytes.
                 with contextlib.suppress(ValueError):
                     known[content] = checkpoints.parse_partition_metadata(content)
             topics.setdefault(topic, {})[int(number)] = known.get(content)
@@ -68,7 +68,7 @@ class PartitionFolders:
         )
 
     def name_topic_id(self, topic: str, number: int, topic_id: uuid.UUID) -> None:
-        """Write down to which topic a folder belongs.
+        """Write the topic id of a folder into it.
 
         Raises:
             OSError: It is as it was.
@@ -79,7 +79,7 @@ class PartitionFolders:
         )
 
     def set_aside(self, topic: str, number: int, suffix: str = DELETED_SUFFIX) -> str:
-        """Rename a folder, so that it is no partition any more.
+        """Rename a folder, so that it is not a partition any more.
 
         Returns:
             Its new name.
@@ -94,7 +94,7 @@ class PartitionFolders:
         return target
 
     def discard(self, topic: str, number: int, due_ms: int = 0) -> None:
-        """Set a folder aside, to be removed from a time on.
+        """Rename a folder and have it removed later.
 
         Raises:
             OSError: It is as it was.

@@ -1,9 +1,9 @@
 """The log of one partition: append, roll, flush, compact, cut at the start.
 
 It decides the order of an append (checks, producers, segment, file, positions) and moves the high
-watermark and the last stable offset. Batch rules are in ``append_checks``, sequences and
-transactions in ``producer_state``, the start in ``recovery``, reading in ``log_view``, ages and
-sizes in ``retention``. Nothing here reads a clock or opens a file.
+watermark and the last stable offset. ``append_checks`` checks batches, ``producer_state`` sequence
+numbers and transactions; ``recovery`` opens the files at a start, ``log_view`` reads, and
+``retention`` finds old segments. Nothing here reads a clock or opens a file.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ class PartitionLog(LogView):
         topic_partition: Which partition it is.
         config: The topic's settings; may be replaced at any time.
         now_ms: The broker's clock.
-        clean: Whether the last stop was in order; otherwise the end of the log is checked.
+        clean: Whether the last stop was clean; otherwise the end of the log is checked.
         recovery_point: Offset below which the log is known to be on the disk.
         log_start_offset: First offset that may be read, as checkpointed.
         replicated: The high watermark waits for :meth:`advance_high_watermark`; otherwise it
             follows each append, as on a single node.
-        shared_flush: With durability ``group``, whom to tell of appends; the high watermark then
-            follows the flushes, so that nobody reads what a power loss may take back.
-        removals: Takes files that are out of use; one of its own by default.
-        compacted_offset: Below it, compaction was done.
+        shared_flush: With durability ``group``, gets a note of each append. Then the high watermark
+            follows the flushes, so that no consumer reads records that a power loss could remove.
+        removals: Removes unused files later; by default a new object.
+        compacted_offset: Offset below which the log is compacted.
         begins_epoch: Begin a new leader epoch if the end of the log had to be checked; otherwise
-            that is left to the caller.
+            the caller does that.
 
     Attributes:
         topic_partition: Which partition it is.
         config: The topic's settings.
         listeners: Called without arguments after the high watermark or the last stable offset
             moved.
-        compacted_offset: Below it, compaction was done; kept by the log manager.
+        compacted_offset: Offset below which the log is compacted; the log manager stores it.
         checked: Whether the end of the log had to be checked at the start.
-        cut: Whether the start found that more was lost than a batch in the making.
+        cut: Whether the start found more damage than one unfinished batch at the end.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class PartitionLog(LogView):
         )
         self._unflushed_records = 0
         if config.durability != "kafka":
-            # What a crash left in the page cache is shown and taken for stored from now on.
+            # From now on readers see records that may be only in the page cache: sync them.
             self._writer.flush(self._log_end_offset)
         self._writer.flush_closed_later()
         if loaded.checked and begins_epoch:
@@ -150,7 +150,7 @@ class PartitionLog(LogView):
 
     @property
     def noted_recovery_point(self) -> int:
-        """The recovery point as the next start is to find it."""
+        """The recovery point to write for the next start."""
         return self._writer.noted_recovery_point
 
     @property
@@ -162,7 +162,7 @@ class PartitionLog(LogView):
     def known_epoch(self) -> int:
         """The greatest leader or coordinator epoch that the log knows of, -1 for none.
 
-        It may know of later leader epochs than its own, from what a crash cost it.
+        It may know later leader epochs than its current one, from batches that the start cut.
         """
         coordinator_epochs = (each.coordinator_epoch for each in self._producers.entries.values())
         return max(self._known_epoch, self._epochs.latest, max(coordinator_epochs, default=-1))
@@ -170,8 +170,8 @@ class PartitionLog(LogView):
     def begin_leader_epoch(self, leader_epoch: int) -> None:
         """Let new batches carry a later epoch (KIP-101).
 
-        A disk that refuses the checkpoint hinders nobody: batches carry the epoch themselves, and
-        the file follows before the recovery point passes them.
+        If the checkpoint cannot be written, appends continue: batches carry the epoch themselves,
+        and the file is written before the recovery point passes them.
         """
         if self._epochs.assign(leader_epoch, self._log_end_offset):
             self._epochs_behind = True
@@ -183,10 +183,10 @@ class PartitionLog(LogView):
                 _logger.warning("%s: leader epochs are not written: %s", self._directory, error)
 
     def write_epochs_behind(self) -> None:
-        """Write the leader epochs if the disk refused them before.
+        """Write the leader epochs if an earlier write failed.
 
         Raises:
-            OSError: It refuses them again.
+            OSError: The write failed again.
         """
         if self._epochs_behind:
             self._write_epochs()
@@ -257,11 +257,11 @@ class PartitionLog(LogView):
     ) -> AppendResult:
         """End a producer's transaction on this partition with a marker.
 
-        A marker is written also for a producer without an open transaction: it fences.
+        A marker is also written for a producer without an open transaction, to fence it.
 
         Args:
             producer_id: Whose transaction.
-            producer_epoch: Epoch from which the producer goes on; not below the known one.
+            producer_epoch: Epoch in the marker; not below the known one.
             coordinator_epoch: Epoch of the transaction coordinator.
             committed: Commit, or abort.
             now_ms: The broker's clock.
@@ -300,7 +300,7 @@ class PartitionLog(LogView):
             try:
                 self._segments.active.aborted.append(aborted)
             except OSError as error:
-                # The marker is written but readers could not be told: only a new start helps.
+                # The marker is written, but readers cannot find it: only a new start repairs that.
                 self._disk_failed(error)
                 raise self._storage_error(error) from error
         self._flush_if_each(offset + 1, len(data))
@@ -344,7 +344,7 @@ class PartitionLog(LogView):
             raise self._storage_error(error) from error
 
     def _appended(self, log_end_offset: int, records_count: int) -> None:
-        """Move the positions after a write, and tell those who wait."""
+        """Move the positions after a write, and wake readers that wait."""
         self._log_end_offset = log_end_offset
         self._unflushed_records += records_count
         if self._unflushed_records >= self.config.flush_messages:
@@ -358,7 +358,7 @@ class PartitionLog(LogView):
             self._shared_flush.note(self)
 
     def _flush_if_each(self, end_offset: int, size: int) -> None:
-        """With durability ``always``, bring an append to the disk before anybody sees it."""
+        """With durability ``always``, sync an append before it becomes visible."""
         if self._flushes_each:
             try:
                 self._writer.flush_batches(end_offset)
@@ -368,42 +368,43 @@ class PartitionLog(LogView):
                 raise self._storage_error(error) from error
 
     def unsafe_paths(self) -> list[str]:
-        """Files that hold what is not known to be on the disk, for a shared flush."""
+        """Files that a shared flush must sync."""
         return self._writer.unflushed_paths(self._log_end_offset)
 
     def flushed(self, end_offset: int) -> None:
-        """A shared flush brought the log up to an offset to the disk: readers may see it."""
+        """Let readers see the log up to an offset that a shared flush has synced."""
         if not self._failed:
             self._writer.flushed_below(end_offset)
             self.advance_high_watermark(end_offset)
 
     def when_disk_failed(self, callback: Callable[[OSError], None]) -> None:
-        """Have the log manager told when the disk left something in a state of its own."""
+        """Call a function when the disk has failed and its state is unknown."""
         self._on_disk_failed = callback
 
     def when_epoch_begins(self, callback: Callable[[int], None]) -> None:
-        """Have the log manager note each epoch before a batch carries it."""
+        """Call a function with each new leader epoch, before a batch carries it."""
         self._on_epoch = callback
 
     def _disk_failed(self, error: OSError) -> None:
-        """The disk refused a flush, or a change that cannot be undone: the log goes offline.
+        """Take the log offline after a failed flush, or a failed change that cannot be undone.
 
-        The kernel may have dropped what it could not flush, and of a change in several files a
-        part is done: nothing may be acknowledged after that. May run in the flushing thread.
+        The kernel may have dropped what it could not flush, or only a part of a change in several
+        files is done. So nothing may be acknowledged after that. This may run in the flushing
+        thread.
         """
         self.fail()
         if self._on_disk_failed is not None:
             self._on_disk_failed(error)
 
     def fail(self) -> None:
-        """Take the log offline: only a new start, which checks it, brings it back."""
+        """Take the log offline until the next start, which checks it."""
         self._failed = True
 
     def advance_high_watermark(self, high_watermark: int) -> None:
         """Let readers see more of a replicated log.
 
         Args:
-            high_watermark: New value; lower ones and ones past the end are cut to what holds.
+            high_watermark: New value; a lower one is ignored, one past the end means the end.
         """
         bounded = min(high_watermark, self._log_end_offset)
         if bounded > self._high_watermark:
@@ -454,13 +455,13 @@ class PartitionLog(LogView):
 
     @property
     def flush_deadline_ms(self) -> int | None:
-        """When ``flush.ms`` asks for a flush; None while nothing waits or the setting is off."""
+        """When ``flush.ms`` is over; None if everything is flushed or the setting is off."""
         if self.config.flush_ms == LONG_MAX:
             return None
         return self._writer.flush_deadline_ms(self.config.flush_ms)
 
     def flush_if_due(self, now_ms: int) -> None:
-        """Flush when ``flush.ms`` went by since the first append that was not flushed.
+        """Flush if ``flush.ms`` is over since the first unflushed append.
 
         Raises:
             AppendError: KAFKA_STORAGE_ERROR.
@@ -482,8 +483,8 @@ class PartitionLog(LogView):
 
         Raises:
             LogError: POLICY_VIOLATION on a topic that is only compacted; OFFSET_OUT_OF_RANGE
-                below 0 or above the high watermark; KAFKA_STORAGE_ERROR when the start moved but
-                that could not be noted, so that a new start of the broker may move it back.
+                below 0 or above the high watermark; KAFKA_STORAGE_ERROR if the start moved but
+                could not be written, so that a restart of the broker may move it back.
         """
         if not self.config.deletes:
             raise LogError(
@@ -519,11 +520,11 @@ class PartitionLog(LogView):
                 raise self._storage_error(error) from error
 
     def when_start_moved(self, callback: Callable[[], None]) -> None:
-        """Have the log manager told when records were deleted, so that the new start is kept."""
+        """Call a function when records were deleted, which stores the new log start."""
         self._on_start_moved = callback
 
     def apply_retention(self, now_ms: int) -> int:
-        """Do all of :meth:`retaining` at once; returns how many segments went."""
+        """Do all of :meth:`retaining` at once; return how many segments were removed."""
         before = self._segments.dropped
         for _ in self.retaining(now_ms):
             pass
@@ -532,14 +533,14 @@ class PartitionLog(LogView):
     def retaining(self, now_ms: int) -> Iterator[None]:
         """Drop old segments by age, size and log start, and forget idle producers.
 
-        Readers see none of the segments from the first step on; each further step sets the files
-        of one aside. Of what a crash leaves, the next start drops what is before the log start.
+        From the first step on readers see none of the segments; each further step renames the files
+        of one. After a crash, the next start drops the segments before the log start.
 
         Args:
             now_ms: The broker's clock.
 
         Raises:
-            LogError: KAFKA_STORAGE_ERROR; what could not be set aside goes after the next start.
+            LogError: KAFKA_STORAGE_ERROR; the next start removes what could not be renamed.
         """
         self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
         count = retention.expired_segments(
@@ -551,7 +552,7 @@ class PartitionLog(LogView):
             log_end_offset=self._log_end_offset,
         )
         if count == len(self._segments):
-            # The active segment is old too: what comes next begins a new one.
+            # The active segment is old too: begin a new one, so that it can be removed.
             self.roll(now_ms)
         first_offset = self._segments[count].base_offset
         if first_offset > self._log_start_offset:
@@ -559,7 +560,7 @@ class PartitionLog(LogView):
         dropped = [self._segments.drop_first() for _ in range(count)]
         due_ms = now_ms + self.config.file_delete_delay_ms
         for segment in dropped:
-            if self._closed:  # Another topic may have this name by now.
+            if self._closed:  # The folder may belong to a new topic of this name by now.
                 return
             try:
                 self._writer.drop_snapshot(segment.base_offset)
@@ -570,7 +571,7 @@ class PartitionLog(LogView):
             yield
 
     def cleanable(self, now_ms: int) -> Cleanable | None:
-        """What compaction could do now; None if nothing is due.
+        """Return the segments that compaction may work on now; None if nothing is due.
 
         Args:
             now_ms: The broker's clock.
@@ -626,14 +627,14 @@ class PartitionLog(LogView):
         self.compacted_offset = max(self.compacted_offset, compaction.cleaned_offset)
 
     def abandon(self) -> None:
-        """The log's folder goes: nothing is written any more, and its handles go with it."""
+        """Stop all writes, because the log's folder is being removed with its handles."""
         self._closed = True
         self.fail()
         if self._shared_flush is not None:
             self._shared_flush.forget(self)
 
     def close(self, clean: bool = True) -> None:
-        """Give back the files.
+        """Close the files.
 
         Args:
             clean: Complete indexes, write a snapshot and sync; otherwise the files stay as a
@@ -654,7 +655,7 @@ class PartitionLog(LogView):
 
     @property
     def failed(self) -> bool:
-        """Whether a write failed half-way, so that only a new start can go on."""
+        """Whether the log is offline until the next start."""
         return self._failed
 
     def _write_epochs(self) -> None:

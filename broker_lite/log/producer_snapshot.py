@@ -1,8 +1,8 @@
-"""Producer state on disk: Kafka's ``.snapshot`` files and the wider window beside them.
+"""Producer state on disk: Kafka's ``.snapshot`` files and our ``.producers5`` beside them.
 
-Kafka's file keeps only the last batch of each producer. ``.producers5`` (ours; Kafka ignores it)
-keeps all five and the time of the last append, so that a retry is recognised after a restart just
-as before it. Both are functions from state to bytes and back; a damaged file raises ValueError.
+Kafka's file keeps only the last batch of each producer. ``.producers5``, which Kafka ignores, keeps
+the last five and the time of the last append, so that a retry is recognized after a restart as
+before it. These functions convert state to bytes and back; a damaged file raises ValueError.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _VERSION = 1
 
 
 def render_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
-    """Kafka's snapshot, version 1: the last batch of each producer."""
+    """Return Kafka's snapshot, version 1: the last batch of each producer."""
     rows = []
     for entry in entries:
         last = entry.batches[-1] if entry.batches else None
@@ -50,11 +50,11 @@ def render_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def parse_snapshot(data: bytes, now_ms: int) -> list[ProducerEntry]:
-    """The producers in Kafka's snapshot.
+    """Return the producers in Kafka's snapshot.
 
     Args:
         data: Content of the file.
-        now_ms: Counts as the time of each producer's last append, which the file lacks.
+        now_ms: Used as the time of each producer's last append, which is not in the file.
 
     Raises:
         ValueError: The file is damaged or of another version.
@@ -82,7 +82,7 @@ def parse_snapshot(data: bytes, now_ms: int) -> list[ProducerEntry]:
 
 
 def render_window(entries: Iterable[ProducerEntry]) -> bytes:
-    """Our window file: every remembered batch of each producer."""
+    """Return the content of ``.producers5``: the known batches of each producer."""
     parts = []
     count = 0
     for entry in entries:
@@ -97,10 +97,10 @@ def render_window(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def apply_window(entries: Iterable[ProducerEntry], data: bytes) -> None:
-    """Widen producers from Kafka's snapshot by our window file.
+    """Add the batches in ``.producers5`` to producers from Kafka's snapshot.
 
-    A producer is widened only if both files agree on its epoch and last batch, so a folder that
-    Kafka itself wrote to in between is taken as Kafka left it.
+    This is done only if both files agree on a producer's epoch and last batch, so a folder that
+    Kafka has written to in between is taken as Kafka left it.
 
     Raises:
         ValueError: The file is damaged or of another version.
@@ -124,7 +124,7 @@ def apply_window(entries: Iterable[ProducerEntry], data: bytes) -> None:
         raise ValueError("producer window cut short") from error
     for entry in entries:
         epoch, last_append_ms, batches = windows.get(entry.producer_id, (None, 0, []))
-        # Kafka's file keeps no timestamp of a batch that a marker followed, so it is left out.
+        # After a marker, Kafka's file has no timestamp of the batch: do not compare that.
         last = [batch[:3] for batch in batches[-1:]]
         if epoch == entry.producer_epoch and last == [batch[:3] for batch in entry.batches]:
             entry.last_append_ms = last_append_ms

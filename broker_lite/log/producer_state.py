@@ -1,8 +1,8 @@
 """What a partition knows of its producers: sequences, epochs, open and finished transactions.
 
 It decides whether a batch is new, a duplicate or out of order (KIP-98, KIP-360, KIP-890), which
-producers are fenced, and where the first unstable offset lies. It does not know files: snapshots
-are in ``producer_snapshot``, and the log calls it before and after each append.
+producers are fenced, and what the first unstable offset is. The log calls it before and after each
+append; ``producer_snapshot`` stores it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REMEMBERED_BATCHES = 5
 
 
 def sequence_after(sequence: int, count: int) -> int:
-    """The sequence ``count`` records later; 2147483647 is followed by 0."""
+    """Return the sequence ``count`` records later; 0 follows 2147483647."""
     return (sequence + count) & SEQUENCE_MAX
 
 
@@ -60,7 +60,7 @@ class ProducerEntry:
         producer_epoch: Newest epoch seen, -1 for none.
         coordinator_epoch: Coordinator epoch of the newest marker, -1 for none.
         last_timestamp_ms: Timestamp of the newest batch or marker, -1 for none.
-        last_append_ms: Broker's clock at the newest append; decides expiry.
+        last_append_ms: Broker's time of the newest append; the expiry counts from it.
         transaction_first_offset: First offset of the open transaction, -1 for none.
         batches: The last batches of this epoch, oldest first.
     """
@@ -107,7 +107,7 @@ class ProducerEntry:
     def duplicate_of(
         self, producer_epoch: int, base_sequence: int, last_sequence: int
     ) -> RememberedBatch | None:
-        """The remembered batch with the same epoch and sequences, if any."""
+        """Return the known batch with the same epoch and sequences, if any."""
         if producer_epoch == self.producer_epoch:
             for batch in self.batches:
                 if (
@@ -118,7 +118,7 @@ class ProducerEntry:
         return None
 
     def take_epoch(self, producer_epoch: int) -> None:
-        """Go on with an epoch; a new one starts without remembered batches."""
+        """Set the epoch; a new one begins without known batches."""
         if producer_epoch != self.producer_epoch:
             self.producer_epoch = producer_epoch
             self.batches.clear()
@@ -160,7 +160,7 @@ class ProducerState:
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         self.entries: dict[int, ProducerEntry] = {entry.producer_id: entry for entry in entries}
-        # Open transactions, first offset to producer id, in order: first offsets only grow.
+        # Open transactions: producer ids by first offset, in order, since first offsets only grow.
         self._open: dict[int, int] = {
             entry.transaction_first_offset: entry.producer_id
             for entry in sorted(
@@ -168,7 +168,7 @@ class ProducerState:
             )
             if entry.transaction_first_offset >= 0
         }
-        # Finished ones whose marker is not below the high watermark yet, by marker.
+        # Ended transactions whose marker is not below the high watermark yet, in order.
         self._unreplicated: deque[_Unreplicated] = deque()
 
     def check(
@@ -182,7 +182,7 @@ class ProducerState:
         verified_transaction: bool,
         first_sequence_zero: bool,
     ) -> RememberedBatch | None:
-        """Judge a client's batch before it is appended.
+        """Check a client's batch before it is appended.
 
         Args:
             producer_id: From the batch; not -1.
@@ -192,11 +192,11 @@ class ProducerState:
             transactional: Whether it belongs to a transaction.
             verified_transaction: Whether the coordinator knows this partition as part of it.
             first_sequence_zero: Whether a producer without state must begin with sequence 0
-                (KAFKA-18202); otherwise it may go on where retention, expiry or the topic's
-                deletion and re-creation took its state, as stock producers do.
+                (KAFKA-18202). Otherwise it may continue with any sequence: retention, expiry or
+                the topic's re-creation may have removed its state.
 
         Returns:
-            The batch that it repeats, or None if it is new.
+            The known batch that this one repeats, or None if it is new.
 
         Raises:
             AppendError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER or
@@ -236,7 +236,7 @@ class ProducerState:
         return None
 
     def check_epoch(self, producer_id: int, producer_epoch: int) -> None:
-        """Refuse an epoch that was fenced, or that no producer can have.
+        """Refuse a fenced epoch, and one that no producer can have.
 
         Raises:
             AppendError: INVALID_PRODUCER_EPOCH.
@@ -255,7 +255,7 @@ class ProducerState:
             )
 
     def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
-        """Judge a transaction marker before it is appended.
+        """Check a transaction marker before it is appended.
 
         Raises:
             AppendError: INVALID_PRODUCER_EPOCH or TRANSACTION_COORDINATOR_FENCED.
@@ -281,7 +281,7 @@ class ProducerState:
         max_timestamp_ms: int,
         now_ms: int,
     ) -> None:
-        """Take over a batch that was appended, or is read back from the log."""
+        """Apply a batch that was appended, or was read from the log at a start."""
         entry = self.entries.get(producer_id)
         if entry is None:
             entry = self.entries[producer_id] = ProducerEntry(producer_id, producer_epoch)
@@ -311,11 +311,11 @@ class ProducerState:
         timestamp_ms: int,
         now_ms: int,
     ) -> AbortedTransaction | None:
-        """Take over a transaction marker that was appended, or is read back from the log.
+        """Apply a transaction marker that was appended, or was read from the log at a start.
 
         Returns:
-            The transaction that it aborted, for the transaction index; None for a commit, or
-            when no transaction was open.
+            The transaction that it aborts, for the transaction index; None for a commit, or
+            if no transaction was open.
         """
         entry = self.entries.get(producer_id)
         if entry is None:
@@ -336,12 +336,12 @@ class ProducerState:
         return AbortedTransaction(producer_id, first_offset, offset, still_open)
 
     def high_watermark_moved(self, high_watermark: int) -> None:
-        """Finished transactions whose markers are below the high watermark become stable."""
+        """Make ended transactions stable whose markers are below the high watermark."""
         while self._unreplicated and self._unreplicated[0].last_offset < high_watermark:
             self._unreplicated.popleft()
 
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction begins that a committed reader may not see yet."""
+        """First offset of the oldest transaction that a committed reader may not see yet."""
         first = next(iter(self._open), None)
         for transaction in self._unreplicated:
             if first is None or transaction.first_offset < first:
@@ -363,10 +363,10 @@ class ProducerState:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> list[int]:
-        """Forget producers that were idle for long and have no open transaction.
+        """Remove producers that were idle for too long and have no open transaction.
 
         Returns:
-            Ids that were forgotten.
+            Ids of the removed producers.
         """
         expired = [
             producer_id
@@ -378,7 +378,7 @@ class ProducerState:
         return expired
 
     def snapshots(self) -> list[ProducerSnapshot]:
-        """The producers as DescribeProducers shows them."""
+        """Return the producers as DescribeProducers shows them."""
         return [
             ProducerSnapshot(
                 entry.producer_id,
@@ -406,7 +406,7 @@ def _check_sequence(entry: ProducerEntry, producer_epoch: int, base_sequence: in
         raise AppendError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {entry.producer_id} epoch {producer_epoch} sent sequence "
-            f"{base_sequence}, expected was {expected}",
+            f"{base_sequence} instead of {expected}",
         )
 
 

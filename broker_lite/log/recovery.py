@@ -1,9 +1,8 @@
-"""From files to a log that can be used: what a start finds, checks, cuts and builds anew.
+"""Opens the files of a log at a start: checks them, cuts damage, rebuilds what is derived.
 
-After a clean stop the files are taken as they are. After anything else every batch from the
-recovery point on is checked, the log is cut at the first one that does not hold, and indexes,
-producers and open transactions are derived again from what is left (never from an index). Later
-life of the log is the partition log's business.
+After a clean stop the files are used as they are. After any other stop, every batch from the
+recovery point on is checked, and the log is cut at the first damaged one. Indexes, producers and
+open transactions are then rebuilt from the remaining batches.
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from onceflow.sdk.protocol.records import parse_control_batch
 _SNAPSHOT_SUFFIXES = (SNAPSHOT_SUFFIX, WINDOW_SUFFIX)
 _LEFTOVER_SUFFIXES = (DELETED_SUFFIX, CLEANED_SUFFIX, SWAP_SUFFIX)
 _ONLY_THE_FIRST_EPOCH = checkpoints.render_leader_epochs([(0, 0)])
-"""Of most partitions; with thousands of them, even parsing that takes its time."""
+"""The usual content; comparing bytes is faster than parsing the files of many partitions."""
 
 _logger = logging.getLogger("onceflow.broker_lite.log")
 
 
 @dataclass(slots=True)
 class LoadedLog:
-    """What a start found.
+    """Result of opening a log.
 
     Attributes:
         segments: The segments, at least one.
@@ -58,10 +57,10 @@ class LoadedLog:
         epochs: Leader epochs.
         log_start_offset: First offset that may be read.
         log_end_offset: Offset of the next record.
-        recovery_point: Everything below it is known to be on the disk.
+        recovery_point: Offset below which everything is on the disk.
         checked: Whether the end of the log had to be checked.
-        cut: Whether more was lost than a batch that was being written: what lay behind it.
-        known_epoch: The greatest leader epoch that was met, also in what was cut.
+        cut: Whether more was cut than one unfinished batch: something followed it.
+        known_epoch: The greatest leader epoch in any batch, also in those that were cut.
     """
 
     segments: SegmentList
@@ -78,16 +77,16 @@ class LoadedLog:
 def apply_batch(
     producers: ProducerState, header: BatchHeader, data: memoryview, now_ms: int
 ) -> AbortedTransaction | None:
-    """Tell the producer state about a batch read from the log.
+    """Apply a batch that was read from the log to the producer state.
 
     Returns:
-        The transaction that the batch aborts, if it is an abort marker of an open one.
+        The transaction that the batch aborts; None if it is not the abort marker of an open one.
     """
     if header.producer_id < 0:
         return None
     if header.is_control:
         if header.records_count == 0:
-            return None  # Kafka's cleaner leaves that where a whole transaction is gone.
+            return None  # Kafka's cleaner leaves such a marker if it removed the transaction.
         marker = parse_control_batch(data)
         if not (marker.is_commit or marker.is_abort):
             return None
@@ -131,7 +130,7 @@ def load_log(
         directory: The partition's folder; it exists.
         config: The topic's settings.
         now_ms: The broker's clock.
-        clean: Whether the last stop was in order.
+        clean: Whether the last stop was clean.
         recovery_point: Offset below which the log was synced; from there it is checked unless
             ``clean``.
         log_start_offset: First offset that may be read, as checkpointed.
@@ -143,7 +142,7 @@ def load_log(
 
 
 class _Loader:
-    """The steps of one start, sharing where and with what settings."""
+    """The steps of opening one log."""
 
     def __init__(
         self,
@@ -167,7 +166,7 @@ class _Loader:
     def load(self, *, clean: bool, recovery_point: int, log_start_offset: int) -> LoadedLog:
         segments = self._open_segments(log_start_offset)
         log_start_offset = max(log_start_offset, segments[0].base_offset)
-        recovery_point = max(recovery_point, segments[0].base_offset)  # Nothing is left below it.
+        recovery_point = max(recovery_point, segments[0].base_offset)  # Older segments are removed.
         epochs = self._read_epochs()
         first = self._first_to_check(segments, clean, recovery_point)
         end_offset = self._end_of(segments[-1]) if first is None else None
@@ -182,7 +181,7 @@ class _Loader:
         if end_offset < log_start_offset:
             self._cut = True
             _logger.warning(
-                "%s: log end %d is before log start %d, the log begins empty there",
+                "%s: log end %d is before log start %d; the log begins empty there",
                 self._directory,
                 end_offset,
                 log_start_offset,
@@ -237,7 +236,7 @@ class _Loader:
             ):
                 self._storage.remove(self._path(name))
             elif name.endswith(_LEFTOVER_SUFFIXES):
-                # They may be large, and nobody meets these names any more.
+                # They may be large. No later step looks at these names, so remove them later.
                 leftovers.append(self._path(name))
             else:
                 continue
@@ -250,7 +249,7 @@ class _Loader:
         return segments or [self._new_segment(log_start_offset)]
 
     def _finish_swaps(self) -> None:
-        """Complete what a crash interrupted while compacted files took their place."""
+        """Complete the replacement of files by compacted ones that a crash interrupted."""
         names = sorted(self._names)
         for name in names:
             if not name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
@@ -271,7 +270,7 @@ class _Loader:
         self._names = self._storage.names(self._directory)
 
     def _remove_files(self, paths: list[str]) -> None:
-        """Take files away at once by their names, and from the disk soon."""
+        """Rename files at once, and remove them in the background."""
         removals = Removals(self._storage)
         removals.set_aside(self._directory, paths, self._now_ms)
         removals.run_due(self._now_ms)
@@ -291,7 +290,7 @@ class _Loader:
                 return LeaderEpochs(((0, 0),))
             return LeaderEpochs(checkpoints.parse_leader_epochs(data) if data else ())
         except ValueError:
-            _logger.warning("%s: leader epochs are damaged and begin anew", self._directory)
+            _logger.warning("%s: leader epochs are damaged and are dropped", self._directory)
             return LeaderEpochs()
 
     def _settle_epochs(
@@ -312,7 +311,7 @@ class _Loader:
     def _first_to_check(
         self, segments: list[Segment], clean: bool, recovery_point: int
     ) -> int | None:
-        """Index of the first segment that cannot be taken as it is."""
+        """Return the index of the first segment that must be checked."""
         names = self._names
         for number, segment in enumerate(segments):
             last = number + 1 == len(segments)
@@ -323,7 +322,7 @@ class _Loader:
         return None
 
     def _end_of(self, active: Segment) -> int | None:
-        """Offset after the last record; None when the file does not end with a batch."""
+        """Return the offset after the last record; None if the file does not end with a batch."""
         try:
             last_offset = active.last_offset()
         except ReadError:
@@ -337,9 +336,9 @@ class _Loader:
         epochs: LeaderEpochs,
         recovery_point: int,
     ) -> tuple[int, ProducerState]:
-        """Check from one segment on; returns the log's end and the producers there."""
+        """Check from one segment on; return the log's end and the producers there."""
         later = segments[first + 1 : first + 2]
-        # A snapshot behind the segment's end is no checkpoint in it: later segments would be cut.
+        # A snapshot past the segment's end is not its checkpoint: later segments would be cut.
         limit = min([recovery_point, *(segment.base_offset - 1 for segment in later)])
         base, position = self._checkpoint_in(segments[first], limit)
         producers, from_offset = self._read_snapshot(base)
@@ -358,13 +357,13 @@ class _Loader:
             last = number + 1 == len(segments)
             following = next_offset if last else segments[number + 1].base_offset
             if following == next_offset and not (last and torn_bytes):
-                # No offset is missing: at most something else than batches was left behind them.
+                # No offset is missing: bytes after the last batch belong to no batch.
                 continue
             if torn_bytes or following > max(recovery_point, self._compacted_offset):
-                # A power loss may keep a later file and lose an earlier one. What comes later may
-                # end a transaction whose records are gone, and producers would seem to skip some.
+                # A power loss may keep a later file and lose an earlier one. A later batch may end
+                # a transaction whose records are lost, and sequence numbers would have a gap.
                 _logger.warning(
-                    "%s: cut %d bytes and %d later segments at offset %d, where the log is torn",
+                    "%s: cut %d bytes and %d later segments at offset %d, where the log is damaged",
                     segment.path(LOG_SUFFIX),
                     torn_bytes,
                     len(segments) - number - 1,
@@ -375,7 +374,7 @@ class _Loader:
                 break
             if following > next_offset and not self._config.compacts:
                 _logger.warning(
-                    "%s: the log holds nothing of the offsets %d to %d",
+                    "%s: the log has no records at the offsets %d to %d",
                     segment.path(LOG_SUFFIX),
                     next_offset,
                     following - 1,
@@ -383,10 +382,10 @@ class _Loader:
         return next_offset, producers
 
     def _checkpoint_in(self, segment: Segment, limit: int) -> tuple[int, int]:
-        """Offset and position from which a segment has to be checked: its last checkpoint.
+        """Return offset and position of a segment's last checkpoint, from which it is checked.
 
-        A snapshot inside of a segment was written after the indexes up to there, and is below the
-        recovery point once all of it is on the disk.
+        A checkpoint is a snapshot within the segment. The indexes up to there were written before,
+        and the recovery point passes it only when all of it is on the disk.
         """
         base = segment.base_offset
         for offset in reversed(self._snapshot_offsets()):
@@ -403,9 +402,9 @@ class _Loader:
         epochs: LeaderEpochs,
         position: int,
     ) -> tuple[int, int]:
-        """Check one segment and build its indexes; returns next offset and sound size.
+        """Check one segment and rebuild its indexes; return the next offset and the valid size.
 
-        Up to ``position``, where ``next_offset`` lies, the segment is trusted.
+        The segment is not checked before ``position``, the place of ``next_offset``.
         """
         if not position:
             segment.clear_indexes()
@@ -426,7 +425,7 @@ class _Loader:
     # Producers
 
     def _read_snapshot(self, offset: int) -> tuple[ProducerState, int]:
-        """The newest usable snapshot at or below an offset, and its offset."""
+        """Return the newest valid snapshot at or below an offset, and its offset."""
         found = self._snapshot_offsets()
         for at in reversed([at for at in found if 0 <= at <= offset]):
             data = self._storage.read_bytes(self._path(file_name(at, SNAPSHOT_SUFFIX)))
@@ -445,7 +444,7 @@ class _Loader:
     def _replay(
         self, segments: list[Segment], producers: ProducerState, from_offset: int, end_offset: int
     ) -> None:
-        """Take over the batches between a snapshot and an offset."""
+        """Apply the batches between a snapshot and an offset to the producer state."""
         for number, segment in enumerate(segments):
             following = (
                 segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
@@ -454,7 +453,7 @@ class _Loader:
                 continue
             try:
                 border = segment.find(from_offset)
-            except ReadError:  # What is whole counts; the rest is told to those who read it.
+            except ReadError:  # Batches before the damage count; readers of the rest get the error.
                 border = segment.border_at(0)
             if border is None:
                 continue
@@ -489,12 +488,12 @@ class _Loader:
 
 
 def _goes_on_behind(segment: Segment, position: int) -> bool:
-    """Whether a batch that does not hold is not the last one of its file."""
+    """Whether a damaged batch is not the last one of its file."""
     border = segment.border_at(position)
     return border is not None and border.size >= HEADER_SIZE and border.end < segment.size
 
 
 def _offset_of(name: str) -> int:
-    """The offset in a file's name, -1 if it has none."""
+    """Return the offset in a file's name, -1 if it has none."""
     stem = name.partition(".")[0]
     return int(stem) if stem.isdecimal() else -1

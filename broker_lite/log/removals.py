@@ -1,8 +1,8 @@
-"""Files and folders that are out of use: set aside by their names at once, removed later in jobs.
+"""Removes unused files and folders: renames them at once, deletes them later in jobs.
 
-To remove a large file takes the disk a long time, and Kafka leaves a while in which a mistake can
-be undone (``file.delete.delay.ms``). It decides what a file is called meanwhile and when it goes;
-what goes is decided by the log. What a stop or a crash leaves, the next start removes.
+Deleting a large file takes a long time, and Kafka leaves a delay in which a mistake can be undone
+(``file.delete.delay.ms``). The log decides which files are unused. After a stop or a crash, the
+next start deletes the renamed files.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import NamedTuple
 from onceflow.broker_lite.log.storage import Storage
 
 DELETED_SUFFIX = ".deleted"
-"""Ending of a file that waits to be removed."""
+"""Suffix of a file that waits to be deleted."""
 
 _logger = logging.getLogger("onceflow.broker_lite.log")
 
 
 class _Waiting(NamedTuple):
-    """What is removed when.
+    """Files or folders that wait to be deleted.
 
     Attributes:
-        due_ms: From when on it may go.
+        due_ms: Time from which they may be deleted.
         paths: Files of one folder, or folders.
     """
 
@@ -33,7 +33,7 @@ class _Waiting(NamedTuple):
 
 
 class Removals:
-    """What waits to be removed from a data folder.
+    """The files and folders of a data folder that wait to be deleted.
 
     Args:
         storage: The data folder.
@@ -44,26 +44,26 @@ class Removals:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._files: dict[str, list[_Waiting]] = {}
-        self._taken: dict[str, set[str]] = {}  # The names of what waits, by folder.
+        self._taken: dict[str, set[str]] = {}  # Names of waiting files, by folder.
         self._folders: list[_Waiting] = []
 
     def set_aside(self, directory: str, paths: Iterable[str], due_ms: int) -> None:
-        """Rename files of one folder, which are closed, and have them removed later.
+        """Rename closed files of one folder, and delete them later.
 
         Args:
             directory: Their folder.
-            paths: Files; those that are not there are passed over.
-            due_ms: From when on they may be removed.
+            paths: Files; missing ones are skipped.
+            due_ms: Time from which they may be deleted.
 
         Raises:
-            OSError: Some of them are as they were.
+            OSError: Some of them are not renamed.
         """
         taken = self._taken.setdefault(directory, set())
         renamed = []
         for path in paths:
             target, number = path + DELETED_SUFFIX, 0
             while target in taken:
-                # To replace a file is to remove it, which is what must not be done here.
+                # A rename to an existing name would delete that file at once.
                 number += 1
                 target = f"{path}.{number}{DELETED_SUFFIX}"
             try:
@@ -76,16 +76,16 @@ class Removals:
             self._files.setdefault(directory, []).append(_Waiting(due_ms, tuple(renamed)))
 
     def remove_folder(self, directory: str, due_ms: int) -> None:
-        """Have a folder removed later that is no partition any more."""
+        """Delete a folder later that is not a partition any more."""
         self._folders.append(_Waiting(due_ms, (directory,)))
 
     def forget_folder(self, directory: str) -> None:
-        """A folder was renamed: what waits in it goes with it."""
+        """Forget the waiting files of a folder that was renamed as a whole."""
         self._files.pop(directory, None)
         self._taken.pop(directory, None)
 
     def run_due(self, now_ms: int) -> None:
-        """Begin to remove what is due."""
+        """Begin to delete what is due."""
         for directory in list(self._files):
             due, later = _parted(self._files.pop(directory), now_ms)
             if later:
@@ -101,7 +101,7 @@ class Removals:
 
 
 def _parted(waiting: list[_Waiting], now_ms: int) -> tuple[list[_Waiting], list[_Waiting]]:
-    """What is due, and what is not."""
+    """Return those that are due, and those that are not."""
     due = [each for each in waiting if each.due_ms <= now_ms]
     return due, [each for each in waiting if each.due_ms > now_ms] if due else waiting
 
@@ -109,12 +109,12 @@ def _parted(waiting: list[_Waiting], now_ms: int) -> tuple[list[_Waiting], list[
 def remove_later(
     storage: Storage, paths: Iterable[str], remove: Callable[[str], None] | None = None
 ) -> None:
-    """Begin to remove files that nobody uses; what cannot be removed is left to the next start.
+    """Begin to delete unused files; the next start tries again what cannot be deleted.
 
     Args:
         storage: The data folder.
-        paths: What is removed.
-        remove: How; files by default.
+        paths: Files or folders to delete.
+        remove: Deletes one path; by default a file.
     """
     storage.begin(partial(_remove, tuple(paths), remove or storage.remove))
 
@@ -124,4 +124,4 @@ def _remove(paths: tuple[str, ...], remove: Callable[[str], None]) -> None:
         try:
             remove(path)
         except OSError as error:
-            _logger.warning("%s is left to the next start: %s", path, error)
+            _logger.warning("%s cannot be deleted; the next start tries again: %s", path, error)

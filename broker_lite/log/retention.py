@@ -1,7 +1,7 @@
-"""Which segments have outlived their topic's settings.
+"""Finds the segments that a topic's retention settings let go.
 
-Kafka's rules for ``retention.ms``, ``retention.bytes`` and the start of the log. Pure: it counts,
-the partition log removes.
+The rules are Kafka's for ``retention.ms``, ``retention.bytes`` and the start of the log. A pure
+function counts the segments; ``partition_log`` removes them.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ def expired_segments(
     log_start_offset: int,
     log_end_offset: int,
 ) -> int:
-    """How many segments, from the oldest on, may go.
+    """Return how many segments, from the oldest on, may be removed.
 
     Args:
         segments: The partition's segments.
         config: The topic's settings.
         now_ms: The broker's clock.
         high_watermark: Segments that reach beyond it stay.
-        log_start_offset: Segments that end at or before it go whatever their age.
+        log_start_offset: Segments that end at or before it may be removed at any age.
         log_end_offset: End of the log.
 
     Returns:
@@ -60,5 +60,5 @@ def _too_old(segment: Segment, retention_ms: int, now_ms: int) -> bool:
 
 
 def _over_size(total: int, size: int, retention_bytes: int) -> bool:
-    """Whether the limit is kept even without the segment."""
+    """Whether the log still reaches ``retention.bytes`` without the segment."""
     return retention_bytes >= 0 and total - size >= retention_bytes

@@ -1,7 +1,7 @@
 """Kafka's checkpoint files in the root of a data folder: one offset for each partition.
 
-It decides which file holds what of a log, and that a damaged one counts as empty: what it would
-have spared is done again. When they are written is the log manager's business.
+It decides which offsets of a log are in which file. A damaged file counts as empty: the start then
+does work again that the file would have saved. The log manager decides when files are written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _logger = logging.getLogger("onceflow.broker_lite.log")
 
 
 class NotedOffsets(NamedTuple):
-    """What a start finds in them."""
+    """The content of the files at a start."""
 
     recovery_points: dict[TopicPartition, int]
     log_starts: dict[TopicPartition, int]
@@ -41,7 +41,7 @@ class RootOffsets:
         self._storage = storage
 
     def read(self) -> NotedOffsets:
-        """What the last run left."""
+        """Read the files of the last run."""
         return NotedOffsets(
             self._read(checkpoints.RECOVERY_POINT_FILE),
             self._read(checkpoints.LOG_START_FILE),
@@ -63,23 +63,23 @@ class RootOffsets:
         self._storage.replace(name, checkpoints.render_offsets(offsets))
 
     def write_recovery_points(self, logs: Iterable[PartitionLog]) -> None:
-        """Below them everything is on the disk, and a start reads no epochs from the batches."""
+        """Write the recovery points, below which a start checks nothing and reads no epochs."""
         logs = list(logs)
         for log in logs:
             log.write_epochs_behind()
         self._write(checkpoints.RECOVERY_POINT_FILE, logs, lambda log: log.noted_recovery_point)
 
     def write_log_starts(self, logs: Iterable[PartitionLog]) -> None:
-        """Where they moved: first offsets that may be read."""
+        """Write log starts (the first offsets that may be read), if one moved."""
         moved = [log for log in logs if log.log_start_offset > 0]
         self._write(checkpoints.LOG_START_FILE, moved, lambda log: log.log_start_offset)
 
     def write_compacted(self, logs: Iterable[PartitionLog]) -> None:
-        """Below them logs were compacted."""
+        """Write the offsets below which logs are compacted."""
         self._write(checkpoints.CLEANER_FILE, logs, lambda log: log.compacted_offset)
 
     def write_checkpoints(self, logs: Iterable[PartitionLog]) -> None:
-        """Recovery points, log starts and high watermarks."""
+        """Write recovery points, log starts and high watermarks."""
         logs = list(logs)
         self.write_recovery_points(logs)
         self.write_log_starts(logs)

@@ -1,7 +1,6 @@
 """The segments of a partition in order: which one holds an offset, and where.
 
-It remembers where recent reads ended, since most reads go on there. What is read, and how far,
-is decided by the reader.
+It remembers where recent reads ended, since most reads continue there.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from onceflow.broker_lite.log.segment import Segment
 
 POSITIONS_MAX = 64
-"""Ends of reads that are remembered."""
+"""Most ends of reads that are remembered."""
 
 
 class SegmentList:
@@ -22,7 +21,7 @@ class SegmentList:
         segments: At least one, in order.
 
     Attributes:
-        dropped: How many segments were taken out at the start so far.
+        dropped: How many of the oldest segments were removed so far.
     """
 
     __slots__ = ("_bases", "_positions", "_segments", "dropped")
@@ -53,11 +52,11 @@ class SegmentList:
         return sum(segment.size for segment in self._segments)
 
     def number_of(self, offset: int) -> int:
-        """Index of the segment that would hold an offset: the last one that begins by it."""
+        """Index of the segment for an offset: the last one that does not begin after it."""
         return max(bisect_right(self._bases, offset) - 1, 0)
 
     def next_base(self, number: int, log_end_offset: int) -> int:
-        """Where the segment after the given one begins; the log's end for the active one."""
+        """Return the begin of the next segment; the log's end for the active one."""
         return self._bases[number + 1] if number + 1 < len(self._bases) else log_end_offset
 
     def append(self, segment: Segment) -> None:
@@ -66,35 +65,35 @@ class SegmentList:
         self._bases.append(segment.base_offset)
 
     def drop_first(self) -> Segment:
-        """Take the oldest segment out of the list."""
+        """Remove the oldest segment from the list and return it."""
         self.dropped += 1
         self._positions.clear()
         self._bases.pop(0)
         return self._segments.pop(0)
 
     def replace(self, old: list[Segment], new: list[Segment]) -> None:
-        """Put segments in the place of neighbours that hold the same offsets."""
+        """Replace neighbouring segments by ones with the same offsets."""
         self._positions.clear()
         first = self._segments.index(old[0])
         self._segments[first : first + len(old)] = new
         self._bases = [segment.base_offset for segment in self._segments]
 
     def remember(self, offset: int, segment: Segment, position: int) -> None:
-        """Note the border at which the batch of an offset begins, or will begin."""
+        """Note the position at which the batch of an offset begins, or will begin."""
         positions = self._positions
         if len(positions) >= POSITIONS_MAX and offset not in positions:
             del positions[next(iter(positions))]
         positions[offset] = (segment, position)
 
     def locate(self, offset: int, end_offset: int) -> tuple[Segment, int] | None:
-        """The segment and position of the first batch that ends at or after an offset.
+        """Return segment and position of the first batch that ends at or after an offset.
 
         Args:
-            offset: What is looked for.
+            offset: The offset to find.
             end_offset: End of the log.
 
         Returns:
-            None when there is no such batch.
+            Segment and file position; None if there is no such batch.
 
         Raises:
             ReadError: CORRUPT_MESSAGE: the log is damaged there.
@@ -108,7 +107,7 @@ class SegmentList:
             border = segment.find(offset)
             if border is not None:
                 if border.last_offset >= self.next_base(number, end_offset):
-                    # Offsets are outside of a batch's checksum.
+                    # The checksum of a batch does not cover its offsets.
                     raise segment.corrupt(
                         f"holds offset {border.last_offset}, which is behind its last"
                     )
@@ -117,10 +116,10 @@ class SegmentList:
         return None
 
     def position_of(self, offset: int, segment: Segment, number: int, end_offset: int) -> int:
-        """How far a segment may be read so that only offsets below a bound are seen.
+        """Return the position up to which a segment holds only offsets below a bound.
 
         Args:
-            offset: The bound; a batch begins there, or nothing does.
+            offset: The bound; no batch begins before it and ends after it.
             segment: The segment.
             number: Its index.
             end_offset: End of the log.

@@ -1,7 +1,6 @@
-"""Walking over a segment with a check of each batch, for starts and for compaction.
+"""Walks over a segment and checks each batch, for starts and for compaction.
 
-It decides which bytes are a sound batch; what follows from the first one that is not is decided by
-the caller.
+A walk ends at the first damaged batch; the caller decides what to do then.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ CHUNK_BYTES = 1 << 20
 """Bytes read at once."""
 
 CLEANED_SUFFIX = ".cleaned"
-"""Ending of a compacted file that is not complete, or not yet decided on."""
+"""Suffix of a compacted file before the rename that decides for it."""
 
 SWAP_SUFFIX = ".swap"
-"""Ending of a compacted file that replaces the files of its offsets."""
+"""Suffix of a compacted file that replaces the files with the same offsets."""
 
 
 class FoundBatch:
@@ -36,7 +35,7 @@ class FoundBatch:
         position: File position of its first byte.
         header: Its header.
         data: Its bytes.
-        aborts: The transaction that it ends, if it is an abort marker and somebody noted it.
+        aborts: The transaction that it aborts; None if it is not an abort marker, or not looked up.
     """
 
     __slots__ = ("aborts", "data", "header", "position")
@@ -57,9 +56,9 @@ class SegmentWalk:
         position: Border to begin at.
 
     Attributes:
-        position: Border that the walk has come to: where the next piece is to begin.
-        wanted: Bytes that the next piece is to have.
-        ended: Whether nothing sound follows: the segment's end, or what is no batch.
+        position: Where the next piece of bytes must begin.
+        wanted: Length that the next piece must have.
+        ended: Whether the walk is at the segment's end or at a damaged batch.
     """
 
     __slots__ = ("_next_offset", "_size", "ended", "position", "wanted")
@@ -72,7 +71,7 @@ class SegmentWalk:
         self.ended: bool = position >= size
 
     def batches(self, piece: bytes) -> Iterator[FoundBatch]:
-        """Batches that are whole in a piece as long as they hold: in order, the right checksum.
+        """Yield the whole batches in a piece, up to a damaged or unordered one.
 
         Args:
             piece: Bytes of the segment from :attr:`position` on.
@@ -104,7 +103,7 @@ class SegmentWalk:
 
 
 def walk(segment: Segment, next_offset: int, position: int = 0) -> Iterator[FoundBatch]:
-    """Batches of a segment as long as they hold: whole, in order, with the right checksum.
+    """Yield the batches of a segment, up to a cut, damaged or unordered one.
 
     Args:
         segment: The segment.

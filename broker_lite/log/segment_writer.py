@@ -1,9 +1,9 @@
-"""The writing end of a partition's files: when a segment is full, and what is safely on the disk.
+"""Writes a partition's files: when a segment is full, and what is on the disk.
 
 It decides when a new segment begins (Kafka's rules), writes producer snapshots there, and brings
-closed segments to the disk in the background, one after the other. It keeps two offsets: batches
-below the flushed offset are on the disk, and below the recovery point so are the indexes and
-snapshots that a start relies on. What is written is decided by the partition log.
+closed segments to the disk in the background, one after the other. It keeps two offsets. Below the
+flushed offset batches are on the disk. Below the recovery point, indexes and snapshots are on the
+disk too, on which a start relies.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from onceflow.broker_lite.log.segment_list import SegmentList
 from onceflow.broker_lite.log.storage import Buffer, Storage
 
 CHECKPOINT_BYTES = 64 * 1024 * 1024
-"""Bytes after which the active segment is checkpointed: about what a start has to check of each
-partition that was written to when the process died."""
+"""Bytes after which the active segment is checkpointed. After a crash, a start checks about as
+much of each partition that was in use."""
 
 CHECKPOINT_BATCHES = 10_000
 """The same as a number of batches, where they are small: each costs the check some microseconds."""
@@ -47,7 +47,7 @@ _logger = logging.getLogger("onceflow.broker_lite.log")
 
 
 class _Flush:
-    """A flush in the background: what it reaches, and whether it is finished."""
+    """A flush in the background: its end offset, and whether it is finished."""
 
     __slots__ = ("end_offset", "finished")
 
@@ -65,7 +65,7 @@ class SegmentWriter:
         segments: Its segments.
         producers: Its producers, for snapshots.
         recovery_point: Offset below which the log is on the disk.
-        disk_failed: Called when files could not be brought to the disk, perhaps in another thread.
+        disk_failed: Called when files could not be synced, perhaps in another thread.
 
     Attributes:
         recovery_point: Offset below which batches, indexes and snapshots are on the disk: where a
@@ -108,7 +108,7 @@ class SegmentWriter:
         self.flushed_offset: int = recovery_point
         self._disk_failed = disk_failed
         self._snapshot_offset = -1
-        # Since the last checkpoint, and where that was if it does not begin a segment.
+        # Written since the last checkpoint, and its offset if that is not a segment's begin.
         self._bytes = self._batches = 0
         self._checkpoint_offset = -1
         # Flushes in the background that have not moved the recovery point yet, in order, and the
@@ -116,7 +116,7 @@ class SegmentWriter:
         self._flushes: deque[_Flush] = deque()
         self._submitted_offset = recovery_point
         self._unflushed_since_ms = -1
-        self._new_files = True  # Of the active segment: their names may not be on the disk.
+        self._new_files = True  # The names of the active segment's files may not be on the disk.
 
     def write(
         self,
@@ -130,7 +130,7 @@ class SegmentWriter:
 
         Args:
             parts: All bytes.
-            places: What the indexes must know of each batch, in order.
+            places: The fields of each batch for the indexes, in order.
             config: The topic's settings.
             base_offset: Offset of the first record.
             now_ms: The broker's clock.
@@ -186,7 +186,7 @@ class SegmentWriter:
         return min(spread, config.segment_ms)
 
     def roll(self, config: LogConfig, end_offset: int, now_ms: int) -> Segment:
-        """Begin a new segment; the old one goes to the disk without holding up anybody.
+        """Begin a new segment, and sync the old one in the background.
 
         Args:
             config: The topic's settings.
@@ -212,20 +212,20 @@ class SegmentWriter:
         self._unflushed_since_ms = -1
         self._new_files = True
         if self.recovery_point >= end_offset:
-            # The old segment's batches are on the disk, the last entries of its indexes are not. A
-            # start trusts the indexes of closed segments below the recovery point.
+            # The old segment's batches are on the disk, but the last entries of its indexes are
+            # not. A start does not check indexes of closed segments below the recovery point.
             self.recovery_point = self._submitted_offset = old.base_offset
         self._flush_later(end_offset, [file_name(end_offset, SNAPSHOT_SUFFIX)])
         return segment
 
     def flush_closed_later(self) -> None:
-        """Bring closed segments to the disk that an earlier process left in the page cache."""
+        """Sync closed segments that an earlier process may have left in the page cache."""
         end_offset = self._segments.active.base_offset
         if self._submitted_offset < end_offset:
             self._flush_later(end_offset, [])
 
     def _flush_later(self, end_offset: int, snapshots: Iterable[str]) -> None:
-        """Bring everything below an offset to the disk, then move the recovery point there.
+        """Sync everything below an offset in the background, then move the recovery point there.
 
         Args:
             end_offset: Begin of a segment, or a checkpoint in the active one.
@@ -245,7 +245,7 @@ class SegmentWriter:
         self._storage.flush_later(paths, lambda: self._finished(flush), self._disk_failed)
 
     def _finished(self, flush: _Flush) -> None:
-        """Move the recovery point over all flushes that have no unfinished one before them.
+        """Move the recovery point to the end of the last flush before the first unfinished one.
 
         May run in the flushing thread.
         """
@@ -257,9 +257,9 @@ class SegmentWriter:
             self.flushed_below(end_offset)
 
     def _checkpoint(self, segment: Segment, config: LogConfig, end_offset: int) -> None:
-        """Let a start after a crash begin to check here and not at the segment's begin.
+        """Make a checkpoint, from which a start after a crash checks the segment.
 
-        Everything below goes to the disk: the log, its indexes as they are, and the producers.
+        It syncs everything below: the log, its present indexes, and a snapshot of the producers.
         """
         self._bytes = self._batches = 0
         previous = self._checkpoint_offset
@@ -275,40 +275,40 @@ class SegmentWriter:
         self._flush_later(end_offset, [file_name(end_offset, each) for each in _SNAPSHOTS])
 
     def _drop_checkpoint(self) -> None:
-        """The snapshot that begins the new segment takes the place of the last checkpoint's."""
+        """Remove the last checkpoint's snapshot, which that of the new segment replaces."""
         self._bytes = self._batches = 0
         previous, self._checkpoint_offset = self._checkpoint_offset, -1
         if previous >= 0:
             self.drop_snapshot(previous)
 
     def flushed_below(self, offset: int) -> None:
-        """Note that batches below an offset are safe; may run in the flushing thread."""
+        """Note that batches below an offset are on the disk; may run in the flushing thread."""
         self.flushed_offset = max(self.flushed_offset, offset)
 
     @property
     def noted_recovery_point(self) -> int:
-        """The recovery point as it is kept for the next start.
+        """The recovery point to write for the next start.
 
-        It is not above the last roll or checkpoint: from there on a start checks in any case, and
-        the next roll needs the point below itself until the segment's indexes are on the disk.
+        It is not above the last roll or checkpoint, from which a start checks in any case. Until
+        the indexes of the active segment are on the disk, it must not be above its begin.
         """
         limit = max(self._segments.active.base_offset, self._checkpoint_offset)
         return min(self.recovery_point, limit)
 
     def _unflushed_closed(self) -> list[Segment]:
-        """Closed segments that hold batches which are not known to be on the disk."""
+        """Return the closed segments whose batches may not be on the disk yet."""
         first = self._segments.number_of(self.flushed_offset)
         return [self._segments[number] for number in range(first, len(self._segments) - 1)]
 
     def unflushed_paths(self, end_offset: int) -> list[str]:
-        """Files that hold what is not known to be on the disk, up to the end of the log."""
+        """Return the files, up to the end of the log, that may not be on the disk yet."""
         if self.flushed_offset >= end_offset:
             return []
         paths = []
         for segment in (*self._unflushed_closed(), self._segments.active):
             paths.append(segment.path(LOG_SUFFIX))
             if len(segment.aborted):
-                # A start that begins to check further on trusts these.
+                # A start does not check these below the recovery point.
                 paths += [segment.path(suffix) for suffix in ABORTED_SUFFIXES]
         return paths
 
@@ -326,7 +326,7 @@ class SegmentWriter:
         self._unflushed_since_ms = -1
 
     def _flush_names(self) -> None:
-        """A file that is new is only safe once its folder is."""
+        """Sync the folder, without which a new file does not survive a power loss."""
         if self._new_files:
             self._storage.flush_directory(self._directory)
             self._new_files = False
@@ -347,31 +347,31 @@ class SegmentWriter:
         self._unflushed_since_ms = -1
 
     def flush_deadline_ms(self, flush_ms: int) -> int | None:
-        """When ``flush.ms`` has gone by since the first append that was not flushed."""
+        """When ``flush.ms`` is over since the first unflushed append; None if all is flushed."""
         return None if self._unflushed_since_ms < 0 else self._unflushed_since_ms + flush_ms
 
     def write_snapshot(self, offset: int) -> None:
-        """Write the producer state as of an offset, in Kafka's file and in our wider one.
+        """Write the producer state at an offset, in Kafka's file and in ``.producers5``.
 
         Raises:
-            OSError: The snapshot may be missing; older ones are untouched.
+            OSError: The snapshot may be missing; older ones stay.
         """
         if offset in (self._snapshot_offset, 0):
-            return  # Kafka writes none either where nothing was ever appended.
+            return  # It exists, or nothing was ever appended; Kafka writes none then either.
         entries = self._producers.entries.values()
-        # Ours first: Kafka's file alone is a usable snapshot, ours alone is none.
+        # `.producers5` first: Kafka's file alone is a valid snapshot, the other alone is not.
         for suffix, render in ((WINDOW_SUFFIX, render_window), (SNAPSHOT_SUFFIX, render_snapshot)):
             path = f"{self._directory}/{file_name(offset, suffix)}"
             self._storage.replace(path, render(entries))
         self._snapshot_offset = offset
 
     def drop_snapshot(self, offset: int) -> None:
-        """Remove the snapshot that began a removed segment."""
+        """Remove the snapshot at the begin of a removed segment."""
         for suffix in (SNAPSHOT_SUFFIX, WINDOW_SUFFIX):
             self._storage.remove(f"{self._directory}/{file_name(offset, suffix)}")
 
     def close(self, end_offset: int, *, clean: bool) -> None:
-        """Give back the handles.
+        """Close the files.
 
         Args:
             end_offset: End of the log.
@@ -379,7 +379,7 @@ class SegmentWriter:
                 check anything.
 
         Raises:
-            OSError: The stop is not clean.
+            OSError: The next start must check the log.
         """
         if clean:
             self.write_snapshot(end_offset)

@@ -1,9 +1,9 @@
 """One flush for all requests that wait: durability ``group``.
 
-Logs note here that they were written to. A flush takes all that were noted until it began; what is
-written meanwhile waits for the next one. It decides when files go to the disk and who is told;
-which answers wait is the dispatcher's business. After a failure nothing is ever safe again in this
-process: the kernel may have dropped what it could not write and forgotten about it.
+Logs note their writes here. A flush syncs all logs that were noted before it began; later writes
+wait for the next flush. The dispatcher decides which answers wait. After a failed flush this
+process never calls a write safe again: the kernel may have dropped what it could not write, and a
+later flush would succeed without it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.log.storage import Storage
 
 Waiter = Callable[[bool], None]
-"""Told once whether everything that was written before is safe."""
+"""Called once: with True when all earlier writes are on the disk, with False if that failed."""
 
 
 def _at_once(callback: Callable[[], None]) -> None:
@@ -25,15 +25,15 @@ def _at_once(callback: Callable[[], None]) -> None:
 
 
 class SharedFlush:
-    """Which logs hold unsafe writes, and who waits for them.
+    """The logs with writes that are not on the disk, and the callbacks that wait for them.
 
     Args:
         storage: The data folder.
 
     Attributes:
         post: Runs a callback on the broker's loop; storages may report from another thread.
-        failure: Why nothing can be made safe any more, or None.
-        on_failure: Called once with that reason.
+        failure: The error of a failed flush, or None.
+        on_failure: Called once with that error.
     """
 
     __slots__ = (
@@ -61,20 +61,20 @@ class SharedFlush:
 
     @property
     def pending(self) -> bool:
-        """Whether something was written that is not known to be on the disk."""
+        """Whether some write may not be on the disk yet."""
         return bool(self._dirty) or self._in_flight or self.failure is not None
 
     def note(self, log: PartitionLog) -> None:
-        """A log was appended to."""
+        """Note that a log was written to."""
         self._dirty[log] = None
 
     def forget(self, log: PartitionLog) -> None:
-        """A log was deleted or closed."""
+        """Forget a log that was deleted or closed."""
         self._dirty.pop(log, None)
         self._flying = [flying for flying in self._flying if flying[0] is not log]
 
     def when_safe(self, waiter: Waiter) -> None:
-        """Tell somebody once all that is written by now is safe, or can never be."""
+        """Call `waiter` when all present writes are on the disk, or when that has failed."""
         if self.failure is not None:
             waiter(False)
         elif self._dirty:
@@ -85,7 +85,7 @@ class SharedFlush:
             waiter(True)
 
     def start(self) -> None:
-        """Begin a flush if there is need of one and none is on its way."""
+        """Begin a flush if one is needed and none is running."""
         if self._in_flight or not self._dirty or self.failure is not None:
             return
         logs, self._dirty = self._dirty, {}
@@ -115,7 +115,7 @@ class SharedFlush:
         self.start()
 
     def fail(self, error: OSError) -> None:
-        """Give up: whoever waits is told, and nothing is flushed any more."""
+        """Give up: call all waiters with False, and flush nothing any more."""
         if self.failure is not None:
             return
         self.failure = error

@@ -1,9 +1,9 @@
-"""What a start must know of the one before: epochs that were given out, and whether power was lost.
+"""Notes for the next start: epochs that were given out, and whether power was lost.
 
-A power loss takes what was not synced, from files of all kinds. What must not be given out twice
-is therefore noted durably before it is given: the greatest leader epoch of all logs. Acknowledged
-state can be gone only where the page cache is gone, so the note names the system's session (from
-boot to boot) in which the folder was written to. What follows from that is decided elsewhere.
+A power loss may cost unsynced writes of any file. A leader epoch must not be given out twice, so
+the greatest one of all logs is noted durably before a batch carries it. Acknowledged writes can be
+lost only together with the page cache, so the notes name the boot of the system in which the folder
+was last written to.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class _Notes(NamedTuple):
         greatest_epoch: No log has begun a greater leader epoch.
         first_epoch: Leader epoch of new logs: that of the last start after a crash.
         session: Boot of the system in which the folder was last used; empty when unknown.
-        durability: How it was written to.
+        durability: The setting with which it was written to.
     """
 
     greatest_epoch: int = 0
@@ -43,9 +43,9 @@ class StartNotes:
         storage: The data folder.
 
     Attributes:
-        found: Whether there are any: the folder was used before.
-        power_lost: Whether a start after a crash has to take unsynced state for lost, because the
-            page cache does not live from then on, or nobody knows.
+        found: Whether the file exists, so that the folder was used before.
+        power_lost: Whether a start after a crash must assume that unsynced writes are lost, because
+            the system was booted since then, or does not say.
     """
 
     __slots__ = ("_notes", "_session", "_storage", "found", "power_lost")
@@ -60,14 +60,14 @@ class StartNotes:
 
     @property
     def greatest_epoch(self) -> int:
-        """No log has begun a greater leader epoch."""
+        """The greatest leader epoch that any log may have begun."""
         return self._notes.greatest_epoch
 
     @property
     def first_epoch(self) -> int:
         """Leader epoch that new logs begin with.
 
-        A log of the same name may have been lost whole, with epochs that clients know.
+        An earlier log of the same name may be lost entirely, and clients may know its epochs.
         """
         return self._notes.first_epoch
 
@@ -75,7 +75,7 @@ class StartNotes:
         """Return an epoch that no log ever had, for a start after a crash.
 
         Args:
-            known_epoch: The greatest that any log knows.
+            known_epoch: The greatest epoch that any log knows.
 
         Raises:
             OSError: It could not be noted.
@@ -94,10 +94,10 @@ class StartNotes:
             self._write(self._notes._replace(greatest_epoch=epoch))
 
     def settle(self, durability: str) -> None:
-        """Note how the folder is used from now on; what an earlier power loss cost is dealt with.
+        """Note this boot and durability, after the repairs of an earlier power loss are done.
 
         Raises:
-            OSError: It could not be noted: the next start deals with it again.
+            OSError: It could not be noted; the next start repeats the repairs.
         """
         notes = self._notes._replace(session=self._session, durability=durability)
         if notes != self._notes:

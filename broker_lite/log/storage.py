@@ -1,8 +1,8 @@
-"""Where the broker's files live: the interface that the log is written against, and real files.
+"""The broker's files: the interface that the logs use, and its implementation on a disk.
 
 This is the only module of the broker that touches files. It decides how bytes reach a file, how
-many handles are open at once and when the disk is asked to sync. It knows nothing of what the
-bytes mean. Paths are relative to the data folder: ``name`` in the root, ``folder/name`` below it.
+many handles are open at once and when the disk is asked to sync. It does not interpret
+bytes. Paths are relative to the data folder: ``name`` in the root, ``folder/name`` below it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ OPEN_FILES_MAX = 8192
 least used file is closed, and opened again when it is needed."""
 
 ASIDE_FILES_MAX = 16
-"""Most handles that a job keeps open beside those."""
+"""Most handles that jobs keep open beside those."""
 
 BOOT_ID_FILE = "/proc/sys/kernel/random/boot_id"
-"""Linux: another content after each boot."""
+"""A file of Linux whose content changes with each boot."""
 
 LOCK_FILE = ".lock"
 
 PRIVATE_SUFFIX = ".json"
-"""How files end that only the broker's own user may read: keys of users, ACLs, settings. Files in
-Kafka's own formats have the rights that Kafka gives them."""
+"""Suffix of files that only the broker's own user may read: keys of users, ACLs, settings. Files in
+Kafka's own formats have the permissions that Kafka gives them."""
 
 _READ_AT_ONCE_BYTES = 1024 * 1024
 
@@ -49,9 +49,8 @@ _logger = logging.getLogger("onceflow.broker_lite.log")
 class LogFile(Protocol):
     """A file that grows at its end, is read anywhere and may be cut.
 
-    The file is made by the first :meth:`append` or :meth:`create`. ``size`` is what was written
-    successfully: bytes that a failed write left behind are not counted, not read, and overwritten
-    by the next append.
+    The first :meth:`append` or :meth:`create` makes the file. ``size`` counts only successful
+    writes; the next append overwrites the bytes that a failed write left.
     """
 
     @property
@@ -72,7 +71,7 @@ class LogFile(Protocol):
         ...
 
     def read(self, position: int, length: int) -> bytes:
-        """Up to ``length`` bytes from ``position``, fewer at the end of the file."""
+        """Return up to ``length`` bytes from ``position``, fewer at the end of the file."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -84,17 +83,17 @@ class LogFile(Protocol):
         ...
 
     def close(self) -> None:
-        """Give the handle back; the next use opens it again."""
+        """Close the handle; the next use opens it again."""
         ...
 
 
 class Volume(NamedTuple):
-    """Where a data folder is, and how much room there is.
+    """The place of a data folder, and its free space.
 
     Attributes:
-        folder: Its absolute path; ``memory`` when it has none.
-        total_bytes: Size of the file system, -1 when there is none.
-        usable_bytes: What is left of it, -1 when there is none.
+        folder: Its absolute path; ``memory`` if it is in memory.
+        total_bytes: Size of the file system, -1 if there is none.
+        usable_bytes: Free bytes of it, -1 if there is none.
         handles_max: File handles that its logs may hold at a time.
     """
 
@@ -105,7 +104,7 @@ class Volume(NamedTuple):
 
 
 class Files(Protocol):
-    """Where files are opened: by the data folder itself, or beside it (:meth:`Storage.aside`)."""
+    """Opens files: the storage itself, or separate handles (:meth:`Storage.aside`)."""
 
     def open(self, path: str) -> LogFile:
         """A file to read and append to. Nothing is made on the disk yet."""
@@ -120,7 +119,7 @@ class Storage(Protocol):
     """
 
     def volume(self) -> Volume:
-        """Where the folder is.
+        """Return the place and the free space of the folder.
 
         Raises:
             OSError: The file system does not answer.
@@ -128,14 +127,14 @@ class Storage(Protocol):
         ...
 
     def session(self) -> str:
-        """Return what lives as long as the page cache: the system's boot; empty when unknown."""
+        """Return an id of the system's boot, with which the page cache began; empty if unknown."""
         ...
 
     def lock(self) -> None:
-        """Take the folder for this process.
+        """Lock the folder for this broker.
 
         Raises:
-            StorageLockedError: Somebody else has it.
+            StorageLockedError: Another broker has the lock.
         """
         ...
 
@@ -148,11 +147,11 @@ class Storage(Protocol):
         ...
 
     def names(self, directory: str) -> set[str]:
-        """Names of a folder's files, empty when there is no such folder."""
+        """Names of a folder's files; empty if there is no such folder."""
         ...
 
     def make_directory(self, directory: str) -> None:
-        """Make a folder; one that is there already is left alone."""
+        """Make a folder, if it does not exist."""
         ...
 
     def rename_directory(self, old: str, new: str) -> None:
@@ -168,18 +167,18 @@ class Storage(Protocol):
         ...
 
     def aside(self) -> Files:
-        """Return files with handles of their own, for a job or another thread."""
+        """Return files with separate handles, for a job or another thread."""
         ...
 
     def begin(self, work: Callable[[], T]) -> Job[T]:
         """Begin work that waits for the disk, perhaps in another thread.
 
-        Works are done one after the other, in the order in which they were started.
+        Jobs run one after the other, in the order in which they were begun.
         """
         ...
 
     def read_bytes(self, path: str) -> bytes | None:
-        """A whole file, or None if there is none."""
+        """Return a whole file, or None if it does not exist."""
         ...
 
     def replace(self, path: str, data: bytes, *, durable: bool = False) -> None:
@@ -193,15 +192,15 @@ class Storage(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file that is closed; one of the new name is replaced.
+        """Rename a closed file; an existing file of the new name is replaced.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: The file does not exist.
         """
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file; one that is not there is no error."""
+        """Remove a file, if it exists."""
         ...
 
     def flush_directory(self, directory: str) -> None:
@@ -222,17 +221,17 @@ class Storage(Protocol):
         done: Callable[[], None],
         failed: Callable[[OSError], None] | None = None,
     ) -> None:
-        """Bring files and their folders safely to the disk without holding up the caller.
+        """Sync files and their folders in the background.
 
         Args:
             paths: Files; one that was removed meanwhile is skipped.
-            done: Called when all are safe, perhaps in another thread; not called on failure.
+            done: Called when all are on the disk, perhaps in another thread; not called on failure.
             failed: Called instead on failure, perhaps in another thread.
         """
         ...
 
     def close(self) -> None:
-        """Give back every handle and the lock."""
+        """Close every handle and release the lock."""
         ...
 
 
@@ -326,7 +325,7 @@ class _RealFile:
             self.release()
 
     def release(self) -> None:
-        """Close the handle itself; the pool has already let go of it."""
+        """Close the handle, after the pool has removed the file."""
         fd, self._fd = self._fd, -1
         os.close(fd)
 
@@ -337,7 +336,7 @@ class _HandlePool:
     def __init__(self, limit: int, *, durable: bool) -> None:
         self.limit: int = limit
         self.durable = durable
-        # In the order of opening, or of the second chance; and by folder.
+        # In the order of opening or of the second chance; below, by folder.
         self._open: dict[_RealFile, None] = {}
         self._by_folder: dict[str, set[_RealFile]] = {}
 
@@ -398,9 +397,9 @@ class RealStorage:
         root: The data folder; made if it is missing.
         open_files_max: Handles kept open at once; None takes half of what the process may have
             (``ulimit -n``), up to 8,192.
-        durable: Bring every new, replaced or renamed file and folder to the disk before going on.
-            What is appended is brought there by ``flush`` and ``flush_later``.
-        in_background: Do jobs in a thread; otherwise :meth:`begin` returns when one is done.
+        durable: Sync every new, replaced or renamed file and folder before the call returns.
+            ``flush`` and ``flush_later`` sync appended bytes.
+        in_background: Run jobs in a thread; otherwise :meth:`begin` returns when the job is done.
     """
 
     def __init__(
@@ -411,7 +410,7 @@ class RealStorage:
         durable: bool = False,
         in_background: bool = True,
     ) -> None:
-        # The folder stays the same one when the process changes its own.
+        # A relative path would change with the working directory of the process.
         self.root: str = os.path.abspath(root)
         os.makedirs(self.root, exist_ok=True)
         self._durable = durable
@@ -453,7 +452,7 @@ class RealStorage:
             return ""
 
     def lock(self) -> None:
-        # flock also tells two brokers of one process apart; lockf is what Kafka itself takes.
+        # flock also keeps a second broker of this process out; Kafka itself uses lockf.
         fd = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -465,10 +464,10 @@ class RealStorage:
         self._keep_private()
 
     def _keep_private(self) -> None:
-        """Take the group's and everybody's rights from private files that are there already."""
+        """Remove the permissions of group and others from existing private files."""
         for name in os.listdir(self.root):
             if name.endswith(PRIVATE_SUFFIX):
-                with contextlib.suppress(OSError):  # Of another owner: its rights are his.
+                with contextlib.suppress(OSError):  # Another owner decides on its permissions.
                     os.chmod(os.path.join(self.root, name), 0o600)
 
     def directories(self) -> list[str]:
@@ -525,7 +524,7 @@ class RealStorage:
         except FileNotFoundError:
             return None
         try:
-            # Not by a file object: a start reads several small files of each partition.
+            # Faster than a file object: a start reads several small files of each partition.
             data = os.read(fd, _READ_AT_ONCE_BYTES)
             if len(data) < _READ_AT_ONCE_BYTES:
                 return data
@@ -534,7 +533,7 @@ class RealStorage:
                 data = os.read(fd, _READ_AT_ONCE_BYTES)
                 parts.append(data)
             return b"".join(parts)
-        except OSError as error:  # Such as a folder of that name; what was read knows no name.
+        except OSError as error:  # `os.read` does not add the path, as for a folder of that name.
             error.filename = self._path(path)
             raise
         finally:
@@ -547,7 +546,7 @@ class RealStorage:
         private = path.endswith(PRIVATE_SUFFIX)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
         with open(fd, "wb") as file:
-            if private:  # A crash may have left the file with another mode.
+            if private:  # A crash may have left a file with other permissions.
                 os.fchmod(fd, 0o600)
             file.write(data)
             if durable:
@@ -571,7 +570,7 @@ class RealStorage:
 
     def flush_files(self, paths: Iterable[str]) -> None:
         found = [self._path(path) for path in paths]
-        # A file that is new is only safe once its folder is.
+        # A new file survives a power loss only if its folder is synced too.
         for path in (*found, *dict.fromkeys(map(os.path.dirname, found))):
             _sync_path(path)
 
@@ -587,7 +586,7 @@ class RealStorage:
             try:
                 self.flush_files(flushed)
             except OSError as error:
-                _logger.error("files could not be brought to the disk: %s", error)
+                _logger.error("files could not be synced to the disk: %s", error)
                 if failed is not None:
                     failed(error)
             else:
@@ -600,14 +599,14 @@ class RealStorage:
         self._upkeep.close()
         self._pool.close_all()
         if self._lock_fd >= 0:
-            # Said aloud: a process that was just forked may still hold a copy of the handle.
+            # Closing is not enough: a forked process may still hold a copy of the handle.
             fcntl.flock(self._lock_fd, fcntl.LOCK_UN)
             os.close(self._lock_fd)
             self._lock_fd = -1
 
 
 class _AsideFiles:
-    """Files of a data folder with handles of their own, for one thread at a time."""
+    """Files of a data folder with separate handles, for one thread at a time."""
 
     def __init__(self, root: str) -> None:
         self._root = root

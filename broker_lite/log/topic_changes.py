@@ -1,8 +1,8 @@
-"""What is being done to a topic, noted before it is begun, so that the next start can finish it.
+"""Notes of topic creations, growths and deletions, so that the next start can complete them.
 
-A topic is several folders, and a process may die between two of them. The note says how many
-partitions the topic is to have, none for one that is to go. It decides nothing about how that is
-brought about; the log manager does that.
+A topic has several folders, and the process may die between two of them. The note is written first.
+It says how many partitions the topic is to have, 0 for a deletion. The log manager makes and
+removes the folders.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _logger = logging.getLogger("onceflow.broker_lite.log")
 
 
 class TopicChange(NamedTuple):
-    """What one topic is to become.
+    """An unfinished change of one topic.
 
     Attributes:
-        topic_id: Which topic, as a name may be used again.
-        partitions: How many partitions it is to have; 0 when it is to go.
+        topic_id: Id of the topic, since a name may be used again.
+        partitions: How many partitions it is to have; 0 for a deletion.
     """
 
     topic_id: uuid.UUID
@@ -33,7 +33,7 @@ class TopicChange(NamedTuple):
 
 
 class TopicChanges:
-    """The changes that were begun and not finished, by topic; kept in a file of the root.
+    """The unfinished changes by topic, in a file of the root.
 
     Args:
         storage: The data folder.
@@ -49,27 +49,27 @@ class TopicChanges:
         return topic in self._pending
 
     def pending(self) -> dict[str, TopicChange]:
-        """Every change that was not finished."""
+        """Every unfinished change."""
         return dict(self._pending)
 
     def get(self, topic: str) -> TopicChange | None:
-        """The unfinished change of a topic, or None."""
+        """Return the unfinished change of a topic, or None."""
         return self._pending.get(topic)
 
     def begin(self, topic: str, topic_id: uuid.UUID, partitions: int) -> None:
-        """Note what a topic is to become.
+        """Note a change before it begins.
 
         Raises:
-            OSError: It is noted in memory only.
+            OSError: It is noted only in memory.
         """
         self._pending[topic] = TopicChange(topic_id, partitions)
         self._write(self._pending)
 
     def finish(self, topic: str) -> None:
-        """The topic is what it was to become, or is left as it is.
+        """Remove the note of a change that is complete or given up.
 
         Raises:
-            OSError: It is still noted.
+            OSError: The note is still in the file.
         """
         if topic in self._pending:
             self._write({name: kept for name, kept in self._pending.items() if name != topic})

@@ -1,8 +1,9 @@
-"""The aborted transactions of a segment (``.txnindex``), and which of them a reader must know.
+"""The aborted transactions of a segment (``.txnindex``), which committed readers filter.
 
-Kafka's format: 34-byte entries, one for each abort marker in the segment, in the order of the
-markers. The file is made by the first abort, so most segments have none. That is why its loss would
-not show, and a reader would be given aborted records as committed ones: a copy is kept beside it.
+The format is Kafka's: 34-byte entries, one for each abort marker in the segment, in the order of
+the markers. The first abort makes the file, so most segments have none. So a lost file would not be
+noticed, and a reader would get aborted records as committed ones. Therefore the broker keeps a copy
+of the file beside it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ class AbortedTransaction(NamedTuple):
     """One aborted transaction of one producer on one partition.
 
     Attributes:
-        producer_id: Whose it was.
+        producer_id: Its producer.
         first_offset: First offset of its data.
         last_offset: Offset of its abort marker.
-        last_stable_offset: Last stable offset once the marker was written; no transaction that
-            begins before it was still open, so none that is aborted later can begin before it.
+        last_stable_offset: Last stable offset after the marker was written. No transaction that
+            begins before it was still open, so none that is aborted later begins before it.
     """
 
     producer_id: int
@@ -40,10 +41,10 @@ class TransactionIndex:
     """Aborted transactions by the offset of their markers.
 
     Args:
-        files: Where they are opened.
+        files: Opens them.
         path: Path of the ``.txnindex`` file.
-        copy_path: Path of the same once more, which a folder of Apache Kafka does not have.
-        absent: Whether neither file is there, as in most segments: nothing looks for them then.
+        copy_path: Path of the copy, which a folder of Apache Kafka does not have.
+        absent: Whether neither file exists, as in most segments; then they are not looked for.
     """
 
     __slots__ = ("_count", "_opened_files", "_opener", "_paths")
@@ -83,12 +84,12 @@ class TransactionIndex:
         self._copy.append([entry])
 
     def entry(self, number: int) -> AbortedTransaction:
-        """One entry, counted from 0."""
+        """Return one entry, counted from 0."""
         data = self._file.read(number * _ENTRY.size, _ENTRY.size)
         return AbortedTransaction(*_ENTRY.unpack(data)[1:])
 
     def entries_from(self, offset: int) -> Iterator[AbortedTransaction]:
-        """Entries whose marker lies at or after an offset."""
+        """Yield the entries whose marker is at or after an offset."""
         number = bisect_left(range(self._count), offset, key=lambda at: self.entry(at).last_offset)
         while number < self._count:
             data = self._file.read(number * _ENTRY.size, _CHUNK_ENTRIES * _ENTRY.size)
@@ -97,7 +98,7 @@ class TransactionIndex:
                 number += 1
 
     def sound(self) -> bool:
-        """Whether the file is a transaction index, and the one that was written."""
+        """Whether the file is a valid transaction index and agrees with its copy."""
         if self._opened_files is None:
             return True
         size, copied = self._file.size, self._copy.size
@@ -111,7 +112,7 @@ class TransactionIndex:
         )
 
     def keep_below(self, offset: int) -> None:
-        """Drop the entries whose marker lies at or after an offset."""
+        """Drop the entries whose marker is at or after an offset."""
         count = bisect_left(range(self._count), offset, key=lambda at: self.entry(at).last_offset)
         if count < self._count:
             self._file.truncate(count * _ENTRY.size)
@@ -119,7 +120,7 @@ class TransactionIndex:
             self._count = count
 
     def clear(self) -> None:
-        """Forget every entry."""
+        """Drop every entry."""
         if self._opened_files is None:
             return
         if self._count or self._file.size or self._copy.size:
@@ -134,6 +135,6 @@ class TransactionIndex:
             self._copy.flush()
 
     def close(self) -> None:
-        """Give the handles back."""
+        """Close the files."""
         for file in self._opened_files or ():
             file.close()
