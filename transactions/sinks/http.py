@@ -256,7 +256,8 @@ class Http:
             again.wait_s = float(wait) if wait.isdecimal() else 0.0
             raise again
         if answer.status in _ROW:
-            raise SinkRowError(f"{self._place} {told}; row {body[:200].decode()}; mend the row")
+            row = body[:200].decode("utf-8", "replace")  # The cut may divide a character.
+            raise SinkRowError(f"{self._place} {told}; row {row}; mend the row")
         raise ConfigError("url", self._place, f"{told}; mend address, method or headers")
 
     def close(self) -> None:

@@ -187,7 +187,10 @@ class ManifestLog:
         try:
             os.link(self._stage / name, self.path(manifest.number))
         except FileExistsError:
-            return False
+            # NFS repeats a request whose answer was lost, and the second one finds our own link
+            # (open(2), O_EXCL).
+            if (self._stage / name).stat().st_nlink == 1:
+                return False
         finally:
             self.drop(name)
         sync_folder(self._manifests)

@@ -278,6 +278,24 @@ def test_a_link_that_fails_otherwise_may_have_happened(
         assert [row["id"] for row in read_json_lines(tmp_path)] == [1]
 
 
+def test_a_link_that_was_asked_for_twice_is_our_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NFS repeats a request without an answer. The file must not be deleted as never published."""
+    link = os.link
+
+    def repeated(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    with writer(tmp_path, "a") as write:
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "link", repeated)
+            write(1)
+        write(2)
+    assert [row["id"] for row in read_json_lines(tmp_path)] == [1, 2]
+
+
 def test_names_and_files_are_synced_before_what_depends_on_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -225,6 +225,19 @@ def test_a_refusal_is_told_and_moves_no_offset(
         assert sink.stored([FIRST])[FIRST].offset is None
 
 
+def test_a_refused_row_of_any_text_is_told(server: Server, tmp_path: Path) -> None:
+    """The message shows the beginning of the row, which may end within a character."""
+    for length in range(195, 200):
+        server.faults.append(422)
+        with opened(server, tmp_path / "o.db") as sink:
+            entry = sink.claim([FIRST], "a")[FIRST]
+            record = ConsumerRecord(FIRST.topic, 0, 4, 0)
+            moves = {FIRST: Move(entry.epoch, entry.offset, 5)}
+            rows = [{"t": "a" * (length - 7) + "\N{EURO SIGN}" * 9}]
+            with pytest.raises(SinkRowError, match="answered 422: told"):
+                sink.write(Batch("a", moves, rows, [record]))
+
+
 def test_what_cannot_work_is_told(tmp_path: Path, server: Server) -> None:
     offsets = Sqlite(tmp_path / "o.db")
     for url in ("ftp://host/x", "host/x", "http:///x"):
