@@ -38,8 +38,15 @@ class CommitOffsets:
         self._token_prefix = uuid.uuid4().hex[:12]
         self._commits = 0
 
-    def check(self, offsets: Offsets | None) -> None:
+    def check(
+        self, offsets: Offsets | None, in_hand: Mapping[TopicPartition, int] | None = None
+    ) -> None:
         """Refuse offsets that must not be committed; None (all that was polled) is always allowed.
+
+        Args:
+            offsets: Next offset by partition.
+            in_hand: Offset behind what a loop over single records was given so far, by partition;
+                None if all that was polled was handed out.
 
         Raises:
             CommitFailedError: A partition has no uncommitted work. The caller worked on records
@@ -54,10 +61,12 @@ class CommitOffsets:
                 continue  # Nothing of it is processed, and markers may lie in front of the rest.
             if progress is None:
                 gone.append(str(partition))
-            elif not progress.first <= offset <= progress.next:
+                continue
+            last = progress.next if in_hand is None else in_hand.get(partition, progress.first)
+            if not progress.first <= offset <= min(last, progress.next):
                 raise IllegalStateError(
                     f"cannot commit offset {offset} of {partition}: its uncommitted records allow "
-                    f"offsets from {progress.first} to {progress.next}"
+                    f"offsets from {progress.first} to {min(last, progress.next)}"
                 )
         if gone:
             raise CommitFailedError(

@@ -426,7 +426,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
                 self._core.handed_out()
                 raise failure
             for record in self._core.one_by_one(result.records):
-                yield cast("ConsumerRecord[KeyT_co, ValueT_co]", record)
+                yield record  # type: ignore[misc] # A signal could come within a cast().
             if self.commit_due:
                 await self.commit()
 

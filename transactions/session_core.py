@@ -470,7 +470,7 @@ class SessionCore:
 
     async def _commit(self, offsets: Offsets | None) -> bool:
         try:
-            self._commit_offsets.check(offsets)
+            self._commit_offsets.check(offsets, self._in_hand)
         except CommitFailedError as error:
             await self._abort(Verdict(AbortReason.PARTITIONS_LOST, Reaction.ABORT), error)
             return False

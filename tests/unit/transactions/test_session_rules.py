@@ -890,3 +890,17 @@ def test_an_abort_within_a_loops_poll_leaves_nothing_handed_out(cluster: FakeClu
     assert session.commit()
     assert (cluster.offset("in", 0), cluster.offset("in", 1)) == (1, None)
     assert cluster.values("out") == ["A"]
+
+
+def test_a_commit_in_a_loop_may_not_name_what_the_loop_was_not_given(cluster: FakeCluster) -> None:
+    """The position is behind the whole poll; naming it would pass over the rest."""
+    session = make_session(cluster)
+    loop = session.records()
+    assert next(loop).value == "a"
+    session.send("out", "A")
+    with pytest.raises(IllegalStateError, match=r"cannot commit offset 3 of in-0: .* from 0 to 1"):
+        session.commit({IN0: session.position(IN0)})
+    assert session.commit({IN0: 1})
+    assert [next(loop).value for _ in range(2)] == ["b", "c"]
+    assert session.commit({IN0: 3})
+    assert cluster.offset("in") == 3
