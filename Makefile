@@ -76,8 +76,9 @@ chaos: $(READY) java ## kills: demo seeds and broker SIGKILLs (long)
 	@$(BIN)/pytest -q -m chaos $(ARGS)
 
 SPARK_CHAOS := kills lineage exactly_once batch_write transaction apps
-spark-chaos: $(READY) java ## Spark with drivers, executors, workers and brokers killed at each step (long; SEED=n)
-	@SPARK_CHAOS_SEED=$(or $(SEED),1) $(BIN)/pytest -q -m spark -p no:randomly $(SPARK_CHAOS:%=tests/integration/test_spark_%.py) tests/integration/test_examples_run.py $(ARGS)
+spark-chaos: $(READY) java ## Spark with drivers, executors, workers and brokers killed at each step (long; SEED=n, STEPS=n: only n steps of each query)
+	@$(BIN)/python tests/support/spark_world.py
+	@SPARK_CHAOS_SEED=$(or $(SEED),1) SPARK_CHAOS_STEPS=$(or $(STEPS),0) $(BIN)/pytest -q -m spark -p no:randomly $(SPARK_CHAOS:%=tests/integration/test_spark_%.py) tests/integration/test_examples_run.py $(ARGS)
 
 image: $(READY) ## the broker as a container image (needs an engine; BASE=python:3.12-slim)
 	@PYTHON=$(BIN)/python bash tools/image.sh

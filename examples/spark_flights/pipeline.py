@@ -163,7 +163,16 @@ def delay_by_wind(joined: DataFrame) -> list[tuple[int, int, float]]:
     return [(row["step"], row["flights"], row["delay"]) for row in found.sort("step").collect()]
 
 
-def picture(steps: list[tuple[int, int, float]]) -> str:
+class Picture(str):
+    """A picture as SVG; a notebook shows it."""
+
+    __slots__ = ()
+
+    def _repr_svg_(self) -> str:
+        return self
+
+
+def picture(steps: list[tuple[int, int, float]]) -> Picture:
     """Bars of the mean delay by wind, as SVG."""
     width, height, bottom = 60, 220, 40
     top = max((delay for _, _, delay in steps), default=1.0) or 1.0
@@ -181,7 +190,7 @@ def picture(steps: list[tuple[int, int, float]]) -> str:
             f'<text x="{left}" y="{height + 46}">{wind}-{wind + 5}</text>',
             f'<text x="{left}" y="{height + 62}" fill="#777">{flights}</text>',
         ]
-    return "\n".join([*parts, "</svg>\n"])
+    return Picture("\n".join([*parts, "</svg>\n"]))
 
 
 def write_picture(path: Path, steps: list[tuple[int, int, float]]) -> None:

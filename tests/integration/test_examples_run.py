@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import notebooks
 import pytest
 import spark_world
 from processor_processes import (
@@ -229,8 +230,8 @@ NOTEBOOK = EXAMPLES / "spark_flights" / "flights.ipynb"
 
 def notebook_code() -> str:
     """The notebook's code cells, one after another."""
-    cells = json.loads(NOTEBOOK.read_text())["cells"]
-    return "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    cells = notebooks.code_cells(json.loads(NOTEBOOK.read_text()))
+    return "\n\n".join("".join(cell["source"]) for cell in cells)
 
 
 def test_the_notebook_uses_what_the_pipeline_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +264,8 @@ def test_flights_are_joined_to_the_weather_on_spark(form: str, tmp_path: Path) -
     command = [sys.executable, "-m", "examples.spark_flights", "--rows", "2000"]
     command += ["--picture", str(tmp_path / "wind.svg")]
     if form == "notebook":
-        command = [sys.executable, "-c", notebook_code()]
+        helper = EXAMPLES.parent / "tests" / "support" / "notebooks.py"
+        command = [sys.executable, str(helper), str(NOTEBOOK), "--print"]
     done = subprocess.run(
         command, cwd=EXAMPLES.parent, capture_output=True, text=True, timeout=500, check=False
     )
@@ -271,6 +273,10 @@ def test_flights_are_joined_to_the_weather_on_spark(form: str, tmp_path: Path) -
     if form == "script":
         assert "each once; 20 came too late" in done.stdout
         assert (tmp_path / "wind.svg").read_text().startswith("<svg")
+        return
+    stored = [cell["outputs"] for cell in notebooks.code_cells(json.loads(NOTEBOOK.read_text()))]
+    assert json.loads(done.stdout.splitlines()[-1]) == stored
+    assert "image/svg+xml" in done.stdout
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -3,8 +3,9 @@ on when it is started again.
 
 Method: driver processes write from one topic to another. In the matrix a driver with its JVM, an
 executor or a Python worker gets SIGKILL at each step of a micro-batch, in an order that the seed
-decides (``SPARK_CHAOS_SEED``); the last driver may finish. Elsewhere drivers are killed after a
-random number of records in the log. At the end the kills inside an open transaction are counted.
+decides (``SPARK_CHAOS_SEED``), or at the first of them (``SPARK_CHAOS_STEPS``); the last driver may
+finish. Elsewhere drivers are killed after a random number of records in the log. At the end the
+kills inside an open transaction are counted.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ pytestmark = [
     pytest.mark.skipif(unavailable_reason() is not None, reason=str(unavailable_reason())),
 ]
 SEED = int(os.environ.get("SPARK_CHAOS_SEED", "1"))
+STEPS_MAX = int(os.environ.get("SPARK_CHAOS_STEPS", "0")) or None
 LOCAL, CLUSTER = "local[2]", "local-cluster[2,1,1024]"
 ROWS_PER_KILL = 90
 INSIDE_MIN = 0.6
@@ -117,9 +119,11 @@ def tally(request: pytest.FixtureRequest) -> Iterator[list[Killing]]:
 
 def print_line(request: pytest.FixtureRequest, text: str) -> None:
     """Print although output is captured."""
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
-        reporter.write_line(f"\n{text}")
+    plugins = request.config.pluginmanager
+    reporter, capture = plugins.get_plugin("terminalreporter"), plugins.get_plugin("capturemanager")
+    if reporter is not None and capture is not None:
+        with capture.global_and_fixture_disabled():
+            reporter.write_line(f"\n{text}")
 
 
 class Scene:
@@ -205,7 +209,7 @@ QUERIES = [
 ]
 
 
-def kill_drivers(scene: Scene, count: int | None = None) -> None:
+def kill_drivers(scene: Scene, count: int | None = STEPS_MAX) -> None:
     is_by_driver = scene.plan.sink in ("foreach_batch", "data source")
     for step in in_order(SEED, DRIVER_STEPS if is_by_driver else STEPS, count):
         scene.feed()
@@ -284,7 +288,7 @@ def test_write_of_a_table_killed_at_each_step(
     scene = Scene(address, proxy, tmp_path, "table", LOCAL)
     tally.append(scene.killing)
     scene.feed(900)
-    for step in in_order(SEED, TABLE_STEPS):
+    for step in in_order(SEED, TABLE_STEPS, STEPS_MAX):
         with driver(scene.plan, scene.log) as process:
             scene.killing.at(step, process, scene.checkpoint)
     scene.finish()
