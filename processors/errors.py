@@ -129,6 +129,13 @@ class TooManyAbortsError(ProcessorError, FatalError):
     """Too many transactions in a row were aborted; the last cause is attached."""
 
 
+class RightsMissingError(ProcessorError, FatalError):
+    """An authorizer refused what the application does; the message names the ACLs to add.
+
+    The refusal is attached as the cause.
+    """
+
+
 class StoppedError(ProcessorError):
     """The application was stopped while it waited for an answer of the brokers."""
 

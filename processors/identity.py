@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from onceflow.processors.errors import StateDirectoryError
+from onceflow.processors.errors import SlotInUseError, StateDirectoryError
 from onceflow.processors.stores.lmdb import try_lock
 
 SLOTS_MAX = 1_024
@@ -32,6 +32,20 @@ class Slot:
         if self.lock is not None:
             self.lock.close()
             self.lock = None
+
+
+def slot_in_use(app: str, slot: Slot | None) -> SlotInUseError:
+    """Return the error of a worker that another one with its slot has replaced.
+
+    Args:
+        app: Name of the application.
+        slot: The worker's slot, if it has claimed one.
+    """
+    name = "?" if slot is None else slot.name
+    return SlotInUseError(
+        f"slot {name!r} of application {app} is used by another live worker, which has taken "
+        "over; give each process a slot of its own, or leave slot= out"
+    )
 
 
 def claim_slot(directory: Path, given: str | None) -> Slot:

@@ -26,12 +26,19 @@ from onceflow.processors.ledger.base import Ledger, LedgerOwner
 from onceflow.processors.ledger.sink import SinkLedger
 from onceflow.processors.ledger.transaction import TransactionLedger
 from onceflow.processors.provisioning import TopicAdmin, TopicFacts
+from onceflow.processors.rights import NOT_AUTHORIZED, TOPIC, Need, missing_error
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.state.bytemap import ByteMap
 from onceflow.processors.stores.memory import MemoryMap
 from onceflow.processors.unit import Unit
 from onceflow.sdk import Admin, AsyncAdmin, AsyncConsumer, Consumer, Producer, ProducerConfig
-from onceflow.sdk.errors import KafkaError, TopicAlreadyExistsError
+from onceflow.sdk.errors import (
+    KafkaError,
+    TopicAlreadyExistsError,
+    TransactionalIdNotFoundError,
+    UnknownTopicOrPartitionError,
+)
+from onceflow.sdk.model.acl_enums import AclOperation, AclResourceType
 from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.partitions import IsolationLevel, NewTopic, TopicPartition
 from onceflow.transactions import SessionConfig, TransactionSession
@@ -80,9 +87,21 @@ class KafkaTopicAdmin:
         self._monotonic_s = monotonic_s
 
     async def describe(self, topics: Sequence[str]) -> dict[str, TopicFacts]:
-        """Describe those of the topics that exist."""
+        """Describe those of the topics that exist.
+
+        Raises:
+            TopicAuthorizationFailedError: One may not be described.
+        """
         existing = set(await settle(self._admin.list_topics()))
-        wanted = [topic for topic in dict.fromkeys(topics) if topic in existing]
+        wanted = []
+        for topic in dict.fromkeys(topics):
+            if topic not in existing:
+                # The list also lacks topics that may not be described; a question by name tells.
+                try:
+                    await settle(self._admin.describe_topics([topic]))
+                except UnknownTopicOrPartitionError:
+                    continue
+            wanted.append(topic)
         if not wanted:
             return {}
         return {
@@ -101,6 +120,9 @@ class KafkaTopicAdmin:
                 await settle(self._admin.create_topics([topic]))
             except TopicAlreadyExistsError:
                 continue  # Another worker was faster.
+            except NOT_AUTHORIZED as error:
+                need = Need(TOPIC, topic.name, (AclOperation.CREATE,), "it does not exist yet")
+                raise missing_error([need]) from error
         deadline_s = self._monotonic_s() + CREATE_WAIT_S
         names = {topic.name for topic in topics}
         while not names <= set(await settle(self._admin.list_topics())):
@@ -132,6 +154,31 @@ class KafkaTopicAdmin:
         """Return the committed offsets of a group."""
         found = await settle(self._admin.list_group_offsets(group))
         return {partition: entry.offset for partition, entry in found.items()}
+
+    async def allowed(self, kind: AclResourceType, name: str) -> frozenset[AclOperation] | None:
+        """Return what this user may do with a resource.
+
+        Brokers tell it of topics and groups. Of a transactional id they tell only whether it may
+        be described, which WRITE implies.
+        """
+        admin = self._admin
+        try:
+            if kind is AclResourceType.TOPIC:
+                topics = await settle(
+                    admin.describe_topics([name], include_authorized_operations=True)
+                )
+                return topics[name].authorized_operations
+            if kind is AclResourceType.GROUP:
+                groups = await settle(
+                    admin.describe_groups([name], include_authorized_operations=True)
+                )
+                return groups[name].authorized_operations
+            await settle(admin.describe_transactions([name]))
+        except NOT_AUTHORIZED:
+            return frozenset()
+        except (TransactionalIdNotFoundError, UnknownTopicOrPartitionError):
+            pass  # It does not exist yet.
+        return None
 
     async def broker_count(self) -> int:
         """Return how many brokers the cluster has."""

@@ -19,6 +19,7 @@ from onceflow.processors.graph.specs import StateSpec
 from onceflow.processors.graph.topology import SubTopology, Topology
 from onceflow.processors.settings import AppSettings
 from onceflow.sdk.errors import ClusterAuthorizationFailedError, TopicAuthorizationFailedError
+from onceflow.sdk.model.acl_enums import AclOperation, AclResourceType
 from onceflow.sdk.model.partitions import NewTopic, TopicPartition
 from onceflow.transactions.colour import Maybe, settle
 
@@ -46,7 +47,7 @@ class TopicAdmin(Protocol):
     """The admin calls that this module needs; they return a result or an awaitable."""
 
     def describe(self, topics: Sequence[str]) -> Maybe[Mapping[str, TopicFacts]]:
-        """Describe those of the topics that exist."""
+        """Describe those of the topics that exist; raise if one may not be described."""
 
     def create(self, topics: Sequence[NewTopic]) -> Maybe[None]:
         """Create topics; pass over one that another worker has created meanwhile."""
@@ -67,6 +68,9 @@ class TopicAdmin(Protocol):
 
     def broker_count(self) -> Maybe[int]:
         """Return how many brokers the cluster has."""
+
+    def allowed(self, kind: AclResourceType, name: str) -> Maybe[frozenset[AclOperation] | None]:
+        """Return what this user may do with a resource; None if the brokers cannot tell."""
 
     def close(self) -> Maybe[None]:
         """Release connections."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from onceflow.processors.calls import Calls
 from onceflow.processors.provisioning import TopicAdmin
+from onceflow.processors.rights import DELETE, NOT_AUTHORIZED, TOPIC, Need, missing_error
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.colour import settle
@@ -68,6 +69,9 @@ class Purge:
 
         try:
             await calls(purge())
+        except NOT_AUTHORIZED:  # The topic grows, and nothing else is wrong.
+            needs = [Need(TOPIC, topic, (DELETE,), "purging") for topic in sorted(self._topics)]
+            logger.warning("purging: %s", missing_error(needs))
         except KafkaError as error:
             logger.warning("purging %s: %s", ", ".join(sorted(self._topics)), error)
         else:

@@ -21,7 +21,6 @@ from onceflow.processors.changelog import Restorer
 from onceflow.processors.copies import Copies
 from onceflow.processors.errors import (
     ProcessingError,
-    SlotInUseError,
     StateMismatchError,
     StoppedError,
     TopicSetupError,
@@ -30,7 +29,7 @@ from onceflow.processors.figures import TaskPicture, WorkerFigures, WorkerPictur
 from onceflow.processors.global_rows import GlobalRows
 from onceflow.processors.graph.topology import SubTopology, Topology
 from onceflow.processors.hooks import Resources
-from onceflow.processors.identity import Slot, claim_slot
+from onceflow.processors.identity import Slot, claim_slot, slot_in_use
 from onceflow.processors.inputs import BadInputs
 from onceflow.processors.lanes import Run
 from onceflow.processors.ledger.base import Ledger, Polled
@@ -42,6 +41,7 @@ from onceflow.processors.provisioning import Provisioned, TopicAdmin, provision,
 from onceflow.processors.purging import Purge
 from onceflow.processors.queries import Queries
 from onceflow.processors.report import RunReport, Tally
+from onceflow.processors.rights import NOT_AUTHORIZED, explain
 from onceflow.processors.run_end import RunEnd
 from onceflow.processors.services import Services
 from onceflow.processors.settings import AppSettings
@@ -261,6 +261,7 @@ class Worker:
             SlotInUseError: Another live worker has taken over the slot.
             TopicSetupError: A topic is missing or does not fit, also one that went later.
             StateDirectoryError: State cannot be used, or does not belong to the offsets.
+            RightsMissingError: The user lacks a right.
             KafkaError: The brokers refuse for good.
         """
         close_ms = FORCED_CLOSE_MS
@@ -278,9 +279,10 @@ class Worker:
             await self._commit(calls)
             close_ms = self._settings.shutdown_timeout_ms // 2
         except (FencedInstanceIdError, TransactionalIdInUseError) as error:
-            raise self._slot_in_use() from error
-        except KafkaError:
+            raise slot_in_use(self._topology.app, self._slot) from error
+        except KafkaError as error:
             close_ms = self._settings.shutdown_timeout_ms // 2
+            await self._check_rights(calls, error)
             raise
         finally:
             try:
@@ -296,12 +298,16 @@ class Worker:
                     self._slot.release()
                 calls.close()
 
-    def _slot_in_use(self) -> SlotInUseError:
-        slot = "?" if self._slot is None else self._slot.name
-        return SlotInUseError(
-            f"slot {slot!r} of application {self._topology.app} is used by another live worker, "
-            "which has taken over; give each process a slot of its own, or leave slot= out"
-        )
+    async def _check_rights(self, calls: Calls, error: KafkaError) -> None:
+        """End the worker if the user lacks a right; other refusals pass."""
+        if isinstance(error, NOT_AUTHORIZED) and self._admin is not None:
+            await calls(explain(error, self._topology, self._settings, self._slot, self._admin))
+
+    async def _count_failure(self, calls: Calls, error: KafkaError) -> None:
+        await self._check_rights(calls, error)
+        self._unit.aborts += 1
+        self._unit.check_exhausted(error)
+        logger.warning("beginning again after: %s", error)
 
     async def _start(self, calls: Calls) -> None:
         """Check the topics and open the ledger.
@@ -324,9 +330,7 @@ class Worker:
                     await self._take_ends(calls, self._topology.input_topics)
                 await self._open_ledger(calls)
             except (*_BEGIN_AGAIN, NoBrokersAvailableError) as error:
-                logger.warning("starting again after: %s", error)
-                self._unit.aborts += 1
-                self._unit.check_exhausted(error)
+                await self._count_failure(calls, error)
                 await self._drop_ledger(calls)
                 delay_s = self._unit.backoff_ms() / 1000
                 await calls(_made(partial(self._services.sleep, delay_s)))
@@ -378,9 +382,7 @@ class Worker:
     async def _begin_again(self, calls: Calls, error: KafkaError) -> None:
         """Begin again with new clients, the same slot, and state from the stores."""
         while not self._stopping:
-            logger.warning("beginning again after: %s", error)
-            self._unit.aborts += 1
-            self._unit.check_exhausted(error)
+            await self._count_failure(calls, error)
             await self._check_topics(calls, now=True)
             await self._drop_ledger(calls)
             delay_s = self._unit.backoff_ms() / 1000

@@ -1,8 +1,8 @@
 """Goal: the rights that the operating page names are what an application needs: no less, no more.
 
 Method: the page's commands, run as a user who may do everything, give the rights on a broker that
-decides by ACLs. An application with state, outputs and dead letters runs with them, and fails
-without any one of them.
+decides by ACLs. An application with state, outputs and dead letters runs with them. Without any one
+of them it ends at the first refusal, and the commands that its error names are what it lacked.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import shlex
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Unpack
 
 import pytest
 from command_line import CommandLine
@@ -20,9 +21,17 @@ from secured_broker import as_file, as_root, properties, secured_broker
 from tls_world import TlsWorld
 
 from onceflow.broker_lite import Broker
-from onceflow.processors import App, State
-from onceflow.sdk import Admin, ClientSettings, Consumer, NewTopic, Producer, TopicPartition
-from onceflow.sdk.errors import KafkaError
+from onceflow.processors import App, RightsMissingError, State
+from onceflow.processors.keywords import AppKeywords
+from onceflow.sdk import (
+    AclFilter,
+    Admin,
+    ClientSettings,
+    Consumer,
+    NewTopic,
+    Producer,
+    TopicPartition,
+)
 
 PAGE = Path(__file__).parents[2] / "docs" / "operating.md"
 COMMANDS = [
@@ -76,8 +85,8 @@ def give(broker: Broker, world: TlsWorld, folder: Path, rights: list[list[str]])
         )
 
 
-def shop(client: Path, folder: Path) -> App:
-    app = App("shop", client=client, state_dir=folder / "state", slot="0", aborts_max=1)
+def shop(client: Path, folder: Path, **settings: Unpack[AppKeywords]) -> App:
+    app = App("shop", client=client, state_dir=folder / "state", slot="0", **settings)
 
     @app.processor("orders", to="bills", dead_letter="bad")
     def bill(cents: int, total: State[int] = State(0)) -> int:  # noqa: B008
@@ -146,12 +155,77 @@ def test_an_application_runs_with_the_rights_of_the_page(
     assert work_and_restore(broker, world, root, tmp_path) is None
 
 
+def remedies(error: BaseException | None) -> list[list[str]]:
+    """Words of the commands in the error of an application that lacks rights."""
+    assert isinstance(error, RightsMissingError), error
+    commands = re.findall(r"onceflow (acls add User:)NAME ([^;]+)", str(error))
+    return [shlex.split(f"{start}shop {rest}") for start, rest in commands]
+
+
 @pytest.mark.parametrize("missing", RIGHTS, ids=[" ".join(right[3:]) for right in RIGHTS])
 def test_it_says_what_is_missing(
-    missing: list[str], broker: Broker, world: TlsWorld, root: ClientSettings, tmp_path: Path
+    missing: list[str],
+    broker: Broker,
+    world: TlsWorld,
+    root: ClientSettings,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     give(broker, world, tmp_path, [right for right in RIGHTS if right != missing])
-    error = work_and_restore(broker, world, root, tmp_path)
-    assert isinstance(error, KafkaError), "it ran without this right"
-    # A topic that may not be described looks as if it did not exist, also on Apache Kafka.
-    assert "AUTHORIZATION_FAILED" in str(error) or "topics do not exist: orders" in str(error)
+    told = remedies(work_and_restore(broker, world, root, tmp_path))
+    assert "again after" not in caplog.text
+    (command,) = told
+    assert command[3:6] == missing[3:6]
+    assert command[command.index("--name") + 1].startswith(missing[missing.index("--name") + 1])
+    give(broker, world, tmp_path, told)
+    assert work_and_restore(broker, world, root, tmp_path) is None
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_without_any_right_it_lists_all(
+    guarantee: str, broker: Broker, world: TlsWorld, root: ClientSettings, tmp_path: Path
+) -> None:
+    client = as_file(broker, world, tmp_path / "app.properties")
+    app = shop(client, tmp_path, processing_guarantee=guarantee)
+    places = [
+        ("--resource", "topic", "--name", "orders"),
+        ("--resource", "topic", "--name", "bills"),
+        ("--resource", "topic", "--name", "bad"),
+        ("--resource", "topic", "--name", "shop-bill-total-changelog"),
+        ("--resource", "group", "--name", "shop"),
+    ]
+    if guarantee == "exactly_once_v2":
+        places.append(("--resource", "transactional-id", "--name", "shop-", "--prefixed"))
+    told = remedies(outcome(app, lambda: False))
+    assert {tuple(c[c.index("--resource") :]) for c in told} == set(places)
+
+
+def test_a_right_taken_away_ends_a_running_worker(
+    broker: Broker, world: TlsWorld, root: ClientSettings, tmp_path: Path
+) -> None:
+    give(broker, world, tmp_path, COMMANDS)
+    client = as_file(broker, world, tmp_path / "app.properties")
+    taken = False
+
+    def take() -> bool:
+        nonlocal taken
+        if not taken and committed_in(root, "bills") >= 2:
+            taken = True
+            with Admin(config=root.admin()) as admin:
+                admin.delete_acls([AclFilter(resource_name="bills")])
+            with Producer(config=root.producer()) as producer:
+                producer.send("orders", b"1", key=b"ann").result()
+        return False
+
+    (command,) = remedies(outcome(shop(client, tmp_path / "one"), take))
+    assert command == [
+        "acls",
+        "add",
+        "User:shop",
+        "write",
+        "--resource",
+        "topic",
+        "--name",
+        "bills",
+    ]
+    assert committed_in(root, "bills") == 2

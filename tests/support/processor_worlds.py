@@ -25,6 +25,7 @@ from onceflow.processors.stores.lmdb import open_map
 from onceflow.processors.stores.memory import MemoryMap
 from onceflow.processors.unit import Unit
 from onceflow.processors.worker import Worker
+from onceflow.sdk.model.acl_enums import AclResourceType
 from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import NewTopic, OffsetAndMetadata, TopicPartition
@@ -64,6 +65,9 @@ class FakeAdmin:
 
     def committed(self, group: str) -> Mapping[TopicPartition, int]:
         return {tp: entry.offset for tp, entry in self.world.cluster.committed.items()}
+
+    def allowed(self, kind: AclResourceType, name: str) -> None:
+        """A world without an authorizer."""
 
     def broker_count(self) -> int:
         return self.world.brokers
