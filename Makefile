@@ -95,7 +95,7 @@ bench: $(READY) ## side by side with the published clients; one JSON line each
 dist: $(READY) ## source archive, and from it the wheel for the interpreter at hand
 	@rm -rf dist && $(BIN)/python -m build
 
-release-check: $(READY) ## what dist builds, in clean environments of every Python from 3.11 on, compiled and plain
+release-check: $(READY) ## what dist builds, in clean environments: every Python, oldest and newest libraries, the tutorial
 	@$(BIN)/python tools/release_check.py
 
 lock: $(READY) ## the development environment's releases, in requirements-dev.lock

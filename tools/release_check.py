@@ -9,6 +9,10 @@ it fails: a release is compiled.
 Then it installs the wheel with its extras twice more, with the oldest and with the newest releases
 of all libraries that pyproject.toml allows, and runs `tools/smoke_extras.py` too. The licences of
 what came along are printed; one that is not known to be compatible is a failure.
+
+At last it lets `tools/follow_tutorial.py` follow docs/tutorial.md with the wheel. Each line ends
+with the seconds that its trial took. ``PARTS="ends tutorial"`` (or ``interpreters``) in the
+environment asks for these parts only.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ import sysconfig
 import tarfile
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from smoke_extras import EXTRAS
@@ -27,6 +33,7 @@ from smoke_extras import EXTRAS
 ROOT = Path(__file__).resolve().parents[1]
 
 
+PARTS = ("interpreters", "ends", "tutorial")
 ENDS = ("lowest-direct", "highest")
 """Which releases uv takes: the oldest of what the project names itself, or the newest."""
 LICENCES = (
@@ -38,6 +45,7 @@ LICENCES = (
     "mit",
     "mozilla public",
     "mpl",
+    "oldap-2.8",
     "psf",
     "python software foundation",
 )
@@ -110,7 +118,8 @@ def try_in_new_environment(python: str, package: Path, engine: str, folder: Path
     told = run([folder / "bin" / "onceflow", "--version"])
     if f"({engine}" not in told:
         raise StepFailedError(f"onceflow --version says {told!r}, not {engine}")
-    return run([folder / "bin" / "python", ROOT / "tools" / "smoke.py", engine]).strip()
+    line = run([folder / "bin" / "python", ROOT / "tools" / "smoke.py", engine]).strip()
+    return f"{package.name}: {line}"
 
 
 def try_end(resolution: str, wheel: Path, folder: Path) -> str:
@@ -135,32 +144,60 @@ def try_end(resolution: str, wheel: Path, folder: Path) -> str:
     ]
     if unknown:
         raise StepFailedError("licences that nobody has looked at:\n" + "\n".join(unknown))
-    return "\n".join([*told, *(licences.splitlines() if resolution == ENDS[-1] else [])])
+    listed = licences.splitlines() if resolution == ENDS[-1] else []
+    return "\n".join([*listed, f"{resolution} releases: {', '.join(told)}"])
 
 
 def _extra_words() -> list[str]:
     return [word for extra in EXTRAS for word in ("--extra", extra)]
 
 
+def follow_tutorial(wheel: Path, folder: Path) -> str:
+    """Follow the tutorial with the wheel; returns what the tool prints."""
+    folder.mkdir()
+    run([sys.executable, "-m", "pip", "download", "-q", "-d", folder, wheel, "pytest"])
+    return run([sys.executable, ROOT / "tools" / "follow_tutorial.py", folder]).strip()
+
+
+def trials(
+    parts: Sequence[str], archive: Path, ours: Path, work: Path
+) -> Iterator[Callable[[], str]]:
+    """Yield what is to be tried; each trial returns what it prints.
+
+    Raises:
+        StepFailedError: A wheel cannot be built.
+    """
+    if "interpreters" in parts:
+        for number, python in enumerate(run(["bash", ROOT / "tools" / "pythons.sh"]).split()):
+            wheel = wheel_for(python, archive, ours, work / f"wheels-{number}")
+            for engine, package in (("compiled", wheel), ("plain", archive)):
+                folder = work / f"{engine}-{number}"
+                yield partial(try_in_new_environment, python, package, engine, folder)
+    if "ends" in parts:
+        for resolution in ENDS:
+            yield partial(try_end, resolution, ours, work / resolution)
+    if "tutorial" in parts:
+        yield partial(follow_tutorial, ours, work / "tutorial")
+
+
 def main() -> None:
-    """Build, and go through the interpreters."""
-    found = run(["bash", ROOT / "tools" / "pythons.sh"]).split()
-    begin = time.monotonic()
+    """Build, and go through the parts."""
+    parts = os.environ.get("PARTS", "").split() or PARTS
+    if unknown := set(parts) - set(PARTS):
+        sys.exit(f"PARTS={' '.join(sorted(unknown))}: must be some of {', '.join(PARTS)}")
+    begin = before = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="onceflow-release-") as name:
         work = Path(name)
         try:
             archive, ours = build(work / "dist")
-            for number, python in enumerate(found):
-                wheel = wheel_for(python, archive, ours, work / f"wheels-{number}")
-                for engine, package in (("compiled", wheel), ("plain", archive)):
-                    folder = work / f"{engine}-{number}"
-                    line = try_in_new_environment(python, package, engine, folder)
-                    print(f"{package.name}: {line}", flush=True)
-            for resolution in ENDS:
-                print(f"{resolution}: {try_end(resolution, ours, work / resolution)}", flush=True)
+            print(f"built {ours.name}: {time.monotonic() - before:.0f} s", flush=True)
+            before = time.monotonic()
+            for trial in trials(parts, archive, ours, work):
+                print(f"{trial()}: {time.monotonic() - before:.0f} s", flush=True)
+                before = time.monotonic()
         except StepFailedError as error:
             sys.exit(f"release-check: failed: {error}")
-    print(f"release-check: {len(found)} interpreters in {time.monotonic() - begin:.0f} s")
+    print(f"release-check: {', '.join(parts)} in {time.monotonic() - begin:.0f} s")
 
 
 if __name__ == "__main__":
