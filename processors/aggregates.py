@@ -174,3 +174,7 @@ class Fold:
     ready: Ready | None
     initial: object
     merge: Callable[..., object] | None
+
+    def result(self, accumulator: object) -> object:
+        """Return what an accumulator gives."""
+        return accumulator if self.ready is None else self.ready._result(accumulator)

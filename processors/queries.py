@@ -22,13 +22,17 @@ from onceflow.processors.errors import (
     StateNotReadyError,
     UnknownStateError,
 )
+from onceflow.processors.graph.nodes import AggregateNode
 from onceflow.processors.graph.specs import StateKind, StateSpec
 from onceflow.processors.graph.topology import Topology
 from onceflow.processors.ledger.base import Ledger
 from onceflow.processors.state.faces import bound_list, bound_map
+from onceflow.processors.state.keys import close, pack_int
 from onceflow.processors.state.rows import BoundRows
+from onceflow.processors.state.timed import ROW, split_window_row
 from onceflow.processors.task import Task, TaskId, TaskStatus
 from onceflow.processors.task_stores import TaskStores
+from onceflow.processors.windows import SessionFrames, WindowValue
 from onceflow.sdk import murmur2_partition
 from onceflow.sdk.errors import KafkaError
 
@@ -36,6 +40,8 @@ ROWS_MAX: Final = 10_000
 """Most rows of one key that are told."""
 QUERIES_MAX: Final = 10_000
 """Most queries that wait; further ones are refused."""
+TIME_MAX_MS: Final = 2**62
+"""Latest time of a range."""
 
 
 class Query(NamedTuple):
@@ -45,11 +51,15 @@ class Query(NamedTuple):
         state: The state, as ``function.state``.
         key: The key of the records, as they have it.
         partition: Partition of these records; None for Kafka's default partitioner.
+        from_ms: Of windows: the earliest start; of sessions, the earliest end. None for any.
+        to_ms: The latest start, included; None for any.
     """
 
     state: str
     key: bytes
     partition: int | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
 
 
 class Answer(NamedTuple):
@@ -57,7 +67,8 @@ class Answer(NamedTuple):
 
     Attributes:
         found: Whether the key has a value, or any row.
-        value: The value; a dict of a ``MapState``, a list of a ``ListState``; None if not found.
+        value: The value; a dict of a ``MapState``, a list of a ``ListState``, a list of
+            ``WindowValue`` of windows; None if not found.
         partition: Where it is.
         partitions: How many partitions there are.
     """
@@ -87,6 +98,13 @@ class Queries:
             for spec in part.states
             if spec.declaration.kind is not StateKind.TIMED
         }
+        self._windows: dict[str, AggregateNode] = {}
+        for part in topology.sub_topologies:
+            for node in part.nodes:
+                if isinstance(node, AggregateNode):
+                    (spec,) = node.own_states
+                    self._windows[spec.name] = node
+                    self._specs[spec.name] = (part.name, spec)
         self._is_closed = False
 
     def ask(self, query: Query, timeout_s: float) -> Answer:
@@ -98,6 +116,7 @@ class Queries:
 
         Raises:
             UnknownStateError: The application has no such state, or none that can be queried.
+            QueryError: The times cannot be used.
             NotOwnerError: Another worker has it.
             StateNotReadyError: It is being restored, the group is rebalancing, or the worker is
                 busy for too long.
@@ -108,6 +127,7 @@ class Queries:
                 f"state {query.state!r}: the application has no such state that can be queried; "
                 f"it has {known}"
             )
+        self._check_times(query)
         if self._waiting.qsize() >= QUERIES_MAX:
             raise StateNotReadyError(f"{QUERIES_MAX} queries wait already; ask again later")
         answer: Future[Answer] = Future()
@@ -123,6 +143,23 @@ class Queries:
                 f"the worker did not answer within {timeout_s:g} s; it is busy with a function, or "
                 "waits for the brokers"
             ) from None
+
+    def _check_times(self, query: Query) -> None:
+        """Refuse times that select nothing.
+
+        Raises:
+            QueryError: The state has no windows, or a time is out of bounds.
+        """
+        least, most = query.from_ms, query.to_ms
+        for name, time_ms in (("from_ms", least), ("to_ms", most)):
+            if time_ms is None:
+                continue
+            if query.state not in self._windows:
+                raise QueryError(f"{name}={time_ms}: {query.state} has no windows; leave it out")
+            if not 0 <= time_ms <= TIME_MAX_MS:
+                raise QueryError(f"{name}={time_ms}: must be milliseconds since 1970, 0 or more")
+        if least is not None and most is not None and least > most:
+            raise QueryError(f"from_ms={least}: must be at most to_ms={most}")
 
     def close(self) -> None:
         """Refuse what waits: the worker has ended."""
@@ -199,7 +236,10 @@ class Queries:
             )
         if task.status is not TaskStatus.RUNNING:
             raise StateNotReadyError(f"{id} is {task.status.value}; ask again later")
-        found, value = _value_of(task, spec, query.key)
+        node = self._windows.get(query.state)
+        found, value = (
+            _value_of(task, spec, query.key) if node is None else _windows_of(task, node, query)
+        )
         return Answer(found, value, partition, count)
 
 
@@ -223,3 +263,31 @@ def _value_of(task: Task, spec: StateSpec, key: bytes) -> tuple[bool, object]:
     if len(several) > ROWS_MAX:
         raise QueryError(f"{spec.name}, key {key[:100]!r}: it has more than {ROWS_MAX} rows")
     return bool(several), several or None
+
+
+def _windows_of(task: Task, node: AggregateNode, query: Query) -> tuple[bool, object]:
+    """Return the windows of a key that begin in a range, or the sessions that reach into it.
+
+    The rows of a key are sorted by start, and sessions of a key do not overlap.
+    """
+    (spec,) = node.own_states
+    least = 0 if query.from_ms is None else query.from_ms
+    most = TIME_MAX_MS if query.to_ms is None else query.to_ms
+    prefix = ROW + close(query.key)
+    sessions = isinstance(node.frames, SessionFrames)
+    begin = prefix + pack_int(0 if sessions else least)
+    found: list[WindowValue[object]] = []
+    rows = task.stores[spec.name].committed_rows()
+    for row, data in rows.range(begin, prefix + pack_int(most + 1), reverse=True):
+        _, start_ms, end_ms = split_window_row(row)
+        if end_ms < least:
+            break  # The sessions before it ended earlier.
+        if len(found) == ROWS_MAX:
+            raise QueryError(
+                f"{spec.name}, key {query.key[:100]!r}: it has more than {ROWS_MAX} windows in "
+                "this range; ask for a smaller one"
+            )
+        value = node.fold.result(spec.codec.decode(row, data))
+        found.append(WindowValue(start_ms, end_ms, value))
+    found.reverse()
+    return bool(found), found or None

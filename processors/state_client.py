@@ -21,7 +21,9 @@ from onceflow.processors.errors import (
     UnknownStateError,
 )
 from onceflow.processors.models import from_msgpack
+from onceflow.processors.queries import Query
 from onceflow.processors.values import Format, encoder_for
+from onceflow.processors.windows import WindowValue
 from onceflow.sdk import murmur2_partition
 from onceflow.sdk.errors import ConfigError
 
@@ -103,10 +105,47 @@ class StateClient:
                 being restored, or workers are away.
             QueryError: The query cannot be answered.
         """
+        return self._decoded(state, key, kind, self._ask(Query(state, self._key(key), partition)))
+
+    def windows(
+        self,
+        state: str,
+        key: object,
+        kind: type[V],
+        *,
+        from_ms: int = 0,
+        to_ms: int | None = None,
+        partition: int | None = None,
+    ) -> list[WindowValue[V]]:
+        """Return the open windows of a key in a range of time, the earliest first.
+
+        A window that has closed is gone: its result is in the function's output.
+
+        Args:
+            state: The windows, as ``function.windows``.
+            key: As of ``get``.
+            kind: Type of the function's results.
+            from_ms: Earliest start of a window; of a session, earliest end.
+            to_ms: Latest start, included; None for any.
+            partition: As of ``get``.
+
+        Raises:
+            QueryError: The state has no windows, or the times cannot be used.
+            UnknownStateError: The application has no such state.
+            StateTypeError: The values do not have the type.
+            StateNotReadyError: As of ``get``.
+        """
+        reply = self._ask(Query(state, self._key(key), partition, from_ms, to_ms))
+        several = list[WindowValue[kind]]  # type: ignore[valid-type]
+        return self._decoded(state, key, several, reply) or []
+
+    def _key(self, key: object) -> bytes:
         encoded = self._encode(key)
         if encoded is None:
             raise QueryError("key=None: state belongs to a key")
-        reply = self._ask(state, encoded, partition)
+        return encoded
+
+    def _decoded(self, state: str, key: object, kind: type[V], reply: Reply) -> V | None:
         if not reply.found:
             return None
         try:
@@ -115,7 +154,8 @@ class StateClient:
         except (msgspec.MsgspecError, ValueError, TypeError) as error:
             raise StateTypeError(f"{state}, key {key!r}: {error}; give the state's type") from error
 
-    def _ask(self, state: str, key: bytes, partition: int | None) -> Reply:
+    def _ask(self, query: Query) -> Reply:
+        state, key, partition, *_ = query
         until_s = time.monotonic() + self._timeout_s
         tried = 0
         last = ""
@@ -130,7 +170,7 @@ class StateClient:
             server = server or self._seeds[tried % len(self._seeds)]
             tried += 1
             try:
-                reply = _request(server, state, key, partition, left_s)
+                reply = _request(server, query, left_s)
             except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
                 last = f"{server}: {error}"
                 self._owners = {at: name for at, name in self._owners.items() if name != server}
@@ -168,19 +208,25 @@ def _address(server: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _request(server: str, state: str, key: bytes, partition: int | None, timeout_s: float) -> Reply:
+def _request(server: str, query: Query, timeout_s: float) -> Reply:
     """Ask one worker once."""
     host, port = _address(server)
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
-    where = {} if partition is None else {"partition": str(partition)}
+    where = {
+        name: str(number)
+        for name in ("partition", "from_ms", "to_ms")
+        if (number := getattr(query, name)) is not None
+    }
     # A worker that is busy says so before this side gives up.
-    asked = urlencode({"key_hex": key.hex(), "timeout_ms": str(int(timeout_s * 900)), **where})
+    limit_ms = str(int(timeout_s * 900))
+    asked = urlencode({"key_hex": query.key.hex(), "timeout_ms": limit_ms, **where})
+    path = f"/state/{quote(query.state)}?{asked}"
     try:
-        connection.request("GET", f"/state/{quote(state)}?{asked}", headers={"Accept": MSGPACK})
+        connection.request("GET", path, headers={"Accept": MSGPACK})
         answer = connection.getresponse()
         body = answer.read(ANSWER_BYTES_MAX + 1)
     finally:
         connection.close()
     if len(body) > ANSWER_BYTES_MAX:
-        raise QueryError(f"{state}: the answer has more than {ANSWER_BYTES_MAX} bytes")
+        raise QueryError(f"{query.state}: the answer has more than {ANSWER_BYTES_MAX} bytes")
     return msgspec.msgpack.decode(body, type=Reply)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from onceflow.processors.errors import DeclarationError
+
+V = TypeVar("V")
 
 MS: Final = timedelta(milliseconds=1)
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -107,6 +109,21 @@ class Window:
     def end(self) -> datetime:
         """``end_ms`` as a time in UTC."""
         return EPOCH + self.end_ms * MS
+
+
+@dataclass(frozen=True, slots=True)
+class WindowValue(Generic[V]):
+    """What an open window of one key holds, as queries give it.
+
+    Attributes:
+        start_ms: As of ``Window``.
+        end_ms: As of ``Window``.
+        value: The committed result so far.
+    """
+
+    start_ms: int
+    end_ms: int
+    value: V
 
 
 @dataclass(frozen=True, slots=True)

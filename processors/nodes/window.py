@@ -358,9 +358,7 @@ class WindowWork(PlainWork):
     def _give(
         self, frame: Frame, key: bytes, window: Window, accumulator: object, time_ms: int
     ) -> None:
-        ready = self._fold.ready
-        value = accumulator if ready is None else ready._result(accumulator)
-        self.emitter.give(frame, value, key, time_ms, window)
+        self.emitter.give(frame, self._fold.result(accumulator), key, time_ms, window)
 
     def _close(self, frame: Frame, store: TimedStore, due: Due) -> None:
         """Give the result of a closed window, and delete the window."""
@@ -402,8 +400,7 @@ class WindowWork(PlainWork):
         if self._node.on_update:
             return None
         accumulator = self._codec.decode(row, data)
-        ready = self._fold.ready
         try:
-            return self.emitter.encode(accumulator if ready is None else ready._result(accumulator))
+            return self.emitter.encode(self._fold.result(accumulator))
         except Exception:  # noqa: BLE001 - the window's call fails on it too, and meets the policy
             return None

@@ -30,17 +30,27 @@ from onceflow.cli.base import Failure
 from onceflow.cli.query_server import QueryServer
 from onceflow.processors import (
     App,
+    Count,
+    Hopping,
     ListState,
     MapState,
+    Mean,
     NotOwnerError,
     Query,
     QueryError,
+    Session,
     State,
     StateClient,
     StateNotReadyError,
     StateTypeError,
+    Sum,
+    Tumbling,
     UnknownStateError,
+    WindowValue,
+    hours,
+    seconds,
 )
+from onceflow.sdk import Producer
 from onceflow.sdk.errors import ConfigError
 
 PARTITIONS = 4
@@ -134,6 +144,88 @@ def test_values_of_all_kinds_with_their_types(broker: Broker, tmp_path: Path) ->
             client.get("count.seen", "bob", int, partition=9)
         found = ask(server.address, "/state/count.basket?key=bob")
         assert found == (200, {"found": True, "value": {"items": 3, "last": "a"}, "partition": 2})
+
+
+def windowed(broker: Broker, tmp_path: Path) -> App:
+    app = App("asked", broker.bootstrap_servers, state_dir=tmp_path / "disk")
+
+    @app.aggregate("in", window=Tumbling(seconds(10), grace=hours(1)), fold=Mean(), to="out")
+    def mean(value: str) -> int:
+        return int(value)
+
+    @app.aggregate(
+        "in", window=Hopping(seconds(10), seconds(5), grace=hours(1)), fold=Count(), to="out"
+    )
+    def hops(value: str) -> int:
+        return 1
+
+    @app.aggregate("in", window=Session(seconds(5), grace=hours(1)), fold=Sum(), to="out")
+    def visits(value: str) -> int:
+        return int(value)
+
+    return app
+
+
+def test_windows_by_key_and_time(broker: Broker, tmp_path: Path) -> None:
+    second = 1_000
+
+    def put_at() -> None:
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            for key, time_s in (("bob", 1), ("bob", 4), ("ann", 5), ("bob", 12), ("bob", 31)):
+                value = str(time_s).encode()
+                producer.send("in", value, key=key.encode(), timestamp_ms=time_s * second)
+
+    with running(windowed(broker, tmp_path)) as server:
+        put_at()
+        client = StateClient([server.address])
+
+        def mean(*times: int) -> list[tuple[int, float]]:
+            found = client.windows("mean.windows", "bob", float, **span(*times))
+            assert all(each.end_ms == each.start_ms + 10 * second for each in found)
+            return [(each.start_ms // second, each.value) for each in found]
+
+        wait_for(lambda: mean() == [(0, 2.5), (10, 12.0), (30, 31.0)], "all is committed")
+        assert mean(1) == [(10, 12.0), (30, 31.0)], "a window that began before is left out"
+        assert mean(0, 10) == [(0, 2.5), (10, 12.0)], "the latest start is included"
+        assert mean(11, 29) == []
+        hops = client.windows("hops.windows", "ann", int, to_ms=7 * second)
+        assert hops == [WindowValue(0, 10_000, 1), WindowValue(5_000, 15_000, 1)]
+
+        def visits(*times: int) -> list[tuple[int, int, int]]:
+            found = client.windows("visits.windows", "bob", int, **span(*times))
+            return [(each.start_ms // second, each.end_ms // second, each.value) for each in found]
+
+        wait_for(lambda: len(visits()) == 3, "the sessions are committed")
+        assert visits() == [(1, 4, 5), (12, 12, 12), (31, 31, 31)]
+        assert visits(3, 11) == [(1, 4, 5)], "it reaches into the range"
+        assert visits(5, 11) == []
+        assert visits(12, 31) == [(12, 12, 12), (31, 31, 31)]
+        assert client.windows("visits.windows", "nobody", int) == []
+        path = "/state/mean.windows?key=bob&from_ms=10000&to_ms=20000"
+        value = [{"start_ms": 10_000, "end_ms": 20_000, "value": 12.0}]
+        assert ask(server.address, path)[1]["value"] == value
+
+
+def span(begin_s: int = 0, end_s: int | None = None) -> dict[str, int]:
+    end = {} if end_s is None else {"to_ms": end_s * 1_000}
+    return {"from_ms": begin_s * 1_000, **end}
+
+
+def test_times_that_select_nothing_are_refused(broker: Broker, tmp_path: Path) -> None:
+    with running(application(broker, tmp_path)) as server:
+        client = StateClient([server.address])
+        with pytest.raises(QueryError, match=r"from_ms=0: count\.seen has no windows"):
+            client.windows("count.seen", "bob", int)
+    with running(windowed(broker, tmp_path / "other")) as server:
+        client = StateClient([server.address])
+        with pytest.raises(QueryError, match="from_ms=2: must be at most to_ms=1"):
+            client.windows("mean.windows", "bob", float, from_ms=2, to_ms=1)
+        with pytest.raises(QueryError, match="from_ms=-1: must be milliseconds since 1970"):
+            server._app.query(Query("mean.windows", b"bob", None, -1))
+        with pytest.raises(UnknownStateError, match=r"it has hops\.windows, mean\.windows"):
+            client.windows("gone.windows", "bob", float)
+        path = "/state/mean.windows?key=a&to_ms=1" + 18 * "0"
+        assert ask(server.address, path)[0] == 400
 
 
 def test_what_is_not_committed_is_not_seen(broker: Broker, tmp_path: Path) -> None:

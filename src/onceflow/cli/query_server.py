@@ -156,6 +156,10 @@ class QueryServer:
         return 200, Reply(found.found, msgspec.Raw(packed), found.partition, found.partitions)
 
 
+_NUMBERS = {"partition": 9, "timeout_ms": 9, "from_ms": 18, "to_ms": 18}
+"""Numbers that a query may have, and their most digits."""
+
+
 def _query_of(state: str, text: str) -> tuple[Query, float]:
     """What the words of a URL ask.
 
@@ -163,9 +167,9 @@ def _query_of(state: str, text: str) -> tuple[Query, float]:
         QueryError: They cannot be read; names the word.
     """
     words = {name: values[-1] for name, values in parse_qs(text, keep_blank_values=True).items()}
-    unknown = words.keys() - {"key", "key_hex", "partition", "timeout_ms"}
+    unknown = words.keys() - {"key", "key_hex", *_NUMBERS}
     if unknown:
-        raise QueryError(f"{sorted(unknown)[0]}: there are key, key_hex, partition and timeout_ms")
+        raise QueryError(f"{sorted(unknown)[0]}: there are key, key_hex, {', '.join(_NUMBERS)}")
     if ("key" in words) == ("key_hex" in words):
         raise QueryError("key: give the key as key=TEXT, or its bytes as key_hex=HEX")
     try:
@@ -173,11 +177,12 @@ def _query_of(state: str, text: str) -> tuple[Query, float]:
     except ValueError as error:
         raise QueryError(f"key_hex: {error}") from error
     numbers: dict[str, int | None] = {}
-    for name in ("partition", "timeout_ms"):
+    for name, digits in _NUMBERS.items():
         word = words.get(name)
-        if word is not None and not (word.isascii() and word.isdigit() and len(word) < 10):
+        if word is not None and not (word.isascii() and word.isdigit() and len(word) <= digits):
             raise QueryError(f"{name}={word!r}: must be a whole number")
         numbers[name] = None if word is None else int(word)
     given_ms = numbers["timeout_ms"]
     timeout_ms = TIMEOUT_MS if given_ms is None else min(given_ms, TIMEOUT_MAX_MS)
-    return Query(state, key, numbers["partition"]), timeout_ms / 1000
+    where = (numbers["partition"], numbers["from_ms"], numbers["to_ms"])
+    return Query(state, key, *where), timeout_ms / 1000
