@@ -379,7 +379,6 @@ OPTIONAL = {
     "sdk/schema_registry/protobuf.py": "protobuf",
     "transactions/outbox/inbox.py": "postgres",
     "transactions/outbox/table.py": "postgres",
-    "src/onceflow/cli/relay_prometheus.py": "prometheus",
     "src/onceflow/cli/run_on_spark.py": "spark",
     "transactions/postgres_client.py": "postgres",
     "transactions/sinks/http.py": "http",

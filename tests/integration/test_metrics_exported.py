@@ -1,7 +1,7 @@
 """Goal: every metric is exported to Prometheus and OpenTelemetry, as the documentation says.
 
-Method: the tables of worker and broker are compared with what both exporters give, and with the
-tables of the page. Names of OpenTelemetry are turned into Prometheus' by the rules of its
+Method: the tables of worker, broker and relay are compared with what both exporters give, and with
+the tables of the page. Names of OpenTelemetry are turned into Prometheus' by the rules of its
 collector, and must be the same. A worker and a broker as processes export by OTLP to a server of
 this test, and the broker's page is read while a transaction is open.
 """
@@ -36,13 +36,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from onceflow.broker_lite import Broker
 from onceflow.broker_lite.daemon import metrics as broker_metrics
-from onceflow.cli import worker_metrics
+from onceflow.cli import relay_metrics, worker_metrics
 from onceflow.processors.figures import COMMIT_BOUNDS_S, TaskPicture, WorkerFigures, WorkerPicture
 from onceflow.sdk import Admin, Consumer, Producer, TopicPartition
 from onceflow.sdk.observe.table_opentelemetry import TableInstruments
 from onceflow.sdk.observe.table_prometheus import prometheus_page
 from onceflow.sdk.observe.tables import Metric
 from onceflow.transactions import AbortReason
+from onceflow.transactions.outbox import RelayFigures
 
 ROOT = Path(__file__).parents[2]
 UNITS_FOR_PROMETHEUS = {"s": "_seconds", "By": "_bytes"}
@@ -75,9 +76,10 @@ def broker_measured() -> broker_metrics.Measured:
 TABLES: list[tuple[str, Sequence[Metric[Any]], Any, dict[str, str]]] = [
     (worker_metrics.PREFIX, worker_metrics.METRICS, worker_measured, {"app": "counting"}),
     (broker_metrics.PREFIX, broker_metrics.METRICS, broker_measured, {}),
+    (relay_metrics.PREFIX, relay_metrics.METRICS, RelayFigures, {"relay": "outbox"}),
 ]
 tables = pytest.mark.parametrize(
-    ("prefix", "table", "measured", "constant"), TABLES, ids=["worker", "broker"]
+    ("prefix", "table", "measured", "constant"), TABLES, ids=["worker", "broker", "relay"]
 )
 
 

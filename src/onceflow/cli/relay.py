@@ -13,6 +13,7 @@ import click
 from onceflow.cli.base import Command, Failure
 from onceflow.cli.connect import Connection, connected
 from onceflow.cli.database import with_database
+from onceflow.cli.relay_metrics import METRICS, PREFIX
 from onceflow.cli.run import log_to_stderr
 from onceflow.cli.served import Served
 from onceflow.processors.errors import ForcedShutdown
@@ -183,10 +184,9 @@ def _serve(
     metrics: Routes = {}
     if metrics_port is not None:
         try:
-            from onceflow.cli.relay_prometheus import page
+            from onceflow.sdk.observe.table_prometheus import prometheus_page
         except ImportError as error:
-            step = "pip install 'onceflow[prometheus]'"
-            raise Failure(f"--metrics-port: {error}\nNext: {step}", 2) from error
-        made = page(name, figures)
+            raise Failure(f"--metrics-port: {error}", 2) from error
+        made = prometheus_page(PREFIX, METRICS, {"relay": name}, lambda: figures)
         metrics = {"/metrics": lambda: (200, made())}
     return Served(host, health_port, {"/live": live, "/ready": ready}, metrics_port, metrics)
