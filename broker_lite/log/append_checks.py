@@ -37,6 +37,7 @@ from onceflow.sdk.protocol.compression import (
 )
 from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.records import validate_batch
+from onceflow.sdk.settings.declare import INT64_MAX
 
 KEEP_CODEC = "producer"
 """Value of ``compression.type`` that leaves batches as the client compressed them."""
@@ -178,9 +179,10 @@ def _timestamp_range(config: LogConfig, now_ms: int) -> tuple[int, int] | None:
     """The client timestamps that a topic with CreateTime allows."""
     if config.log_append_time:
         return None
+    # Both limits may be Long.MAX_VALUE, which Kafka's default was before 4.0.
     return (
-        now_ms - config.message_timestamp_before_max_ms,
-        now_ms + config.message_timestamp_after_max_ms,
+        max(now_ms - config.message_timestamp_before_max_ms, -INT64_MAX),
+        min(now_ms + config.message_timestamp_after_max_ms, INT64_MAX),
     )
 
 

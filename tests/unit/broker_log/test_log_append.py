@@ -6,6 +6,7 @@ that the log did not move.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 import pytest
@@ -24,6 +25,7 @@ from onceflow.sdk.protocol.records import (
     set_log_append_time,
     set_timestamps,
 )
+from onceflow.sdk.settings.declare import Kind
 
 
 def refusal(log: PartitionLog, data: bytes, **options: bool) -> AppendError:
@@ -159,6 +161,38 @@ def test_timestamps_outside_of_the_bounds_are_refused(timestamp_ms: int, refused
         assert [issue.batch_index for issue in error.record_errors] == [0]
     else:
         log.append(data, now_ms=NOW_MS)
+
+
+LIMITS = [
+    pytest.param(name, value, id=f"{name}={value}")
+    for name, setting in LogConfig.declared.items()
+    if setting.kind in (Kind.INT, Kind.LONG)
+    for value in (setting.least, setting.most)
+]
+
+
+@pytest.mark.parametrize(("name", "value"), LIMITS)
+def test_the_limits_of_each_number_are_limits_that_work(name: str, value: int) -> None:
+    """Long.MAX_VALUE stands for "no limit", also where the clock is added to it."""
+    log = open_log(config=LogConfig(max_message_bytes=1000).replace(**{name: value}))
+    data = batch(b"a")
+    if name in ("max_message_bytes", "segment_bytes", "max_decompressed_message_bytes"):
+        with contextlib.suppress(AppendError):  # The least may be less than this batch.
+            log.append(data, now_ms=NOW_MS)
+        return
+    assert log.append(data, now_ms=NOW_MS)[:2] == (0, 0)
+    log.roll(NOW_MS + 1)
+    log.append(batch(b"a", timestamp_ms=NOW_MS + 1), now_ms=NOW_MS + 1)
+    log.flush_if_due(NOW_MS + 2)
+    log.cleanable(NOW_MS + 2)
+    log.apply_retention(NOW_MS + 2)
+
+
+def test_no_limit_takes_any_timestamp() -> None:
+    log = open_log(config=LogConfig(message_timestamp_after_max_ms=2**63 - 1))
+    for offset, timestamp_ms in enumerate((0, NOW_MS, 253_402_300_800_000, 2**63 - 1)):
+        data = batch(b"a", timestamp_ms=timestamp_ms)
+        assert log.append(data, now_ms=NOW_MS)[:2] == (offset, offset)
 
 
 def test_settings_may_change_while_the_log_is_open() -> None:
