@@ -37,7 +37,6 @@ from onceflow.processors.graph.topology import Topology, build
 from onceflow.processors.hooks import Hook, declare_hook
 from onceflow.processors.policies import Parking
 from onceflow.processors.queries import Answer, Query
-from onceflow.processors.replacing import Replacements, Runs
 from onceflow.processors.report import RunReport
 from onceflow.processors.services import Services
 from onceflow.processors.settings import AppSettings
@@ -45,7 +44,8 @@ from onceflow.processors.signals import EXIT_FORCED, ShutdownSignals
 from onceflow.processors.tables import GlobalLookup, GlobalTable, K, Table, V
 from onceflow.processors.values import Format
 from onceflow.processors.windows import Hopping, Session, Tumbling
-from onceflow.processors.worker import Worker
+from onceflow.processors.worker.loop import Worker
+from onceflow.processors.worker.replacing import Replacements, Runs
 from onceflow.sdk import ClientSettings
 from onceflow.transactions.colour import run_blocking
 from onceflow.transactions.sinks import Sink

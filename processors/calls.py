@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
-from onceflow.transactions.colour import run_blocking
+from onceflow.transactions.colour import Maybe, run_blocking, settle
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -159,3 +159,8 @@ class Attempt(Generic[T]):
             if left:
                 self._undo(made)
         self._news.put(None)
+
+
+async def made(make: Callable[[], Maybe[T]]) -> T:
+    """Call within the coroutine, so that ``Calls`` decides in which thread."""
+    return await settle(make())

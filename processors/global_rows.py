@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from onceflow.processors.changelog import ChangelogReader
 from onceflow.processors.errors import DeserializationError, ProcessingError
-from onceflow.processors.inputs import REREADS_MAX
 from onceflow.processors.tables import AnyGlobalTable
 from onceflow.processors.values import Decoder, decoder_for
+from onceflow.processors.worker.inputs import REREADS_MAX
 from onceflow.sdk.errors import NoOffsetForPartitionError, OffsetOutOfRangeError, RecordError
 from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.partitions import TopicPartition

@@ -36,7 +36,8 @@ class TaskStores:
         self.topics: Provisioned | None = None
 
     @property
-    def _found(self) -> Provisioned:
+    def found(self) -> Provisioned:
+        """The topics, once the worker has looked."""
         assert self.topics is not None, "the topics are looked at first"
         return self.topics
 
@@ -46,7 +47,7 @@ class TaskStores:
 
     def partitions_of(self, part: str) -> int:
         """How many tasks a sub-topology has."""
-        return self._found.partitions[self._parts[part].input_topics[0]]
+        return self.found.partitions[self._parts[part].input_topics[0]]
 
     def keeps(self, id: TaskId) -> bool:
         """Whether a task is one of this version of the application, and has state."""
@@ -65,7 +66,7 @@ class TaskStores:
         rules = StateRules(
             self._topology.group,
             self.partitions_of(id.part),
-            self._found.topic_ids,
+            self.found.topic_ids,
             self._settings.on_state_gap == "continue",
             frozenset(self._settings.dropped_states),
             self._settings.repeats,
@@ -107,5 +108,5 @@ class TaskStores:
             StateDirectoryError: The directory cannot be used.
         """
         part = self._parts[id.part]
-        age_ms = self._found.tombstone_age_ms(part)
+        age_ms = self.found.tombstone_age_ms(part)
         return self._services.open_map(part.store, self.path_of(id), age_ms)

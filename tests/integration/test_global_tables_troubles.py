@@ -16,7 +16,7 @@ from processor_processes import Worker, committed_values, wait_for
 
 from onceflow.broker_lite.testing import Broker, Fault
 from onceflow.processors import App, ProcessingError, TopicSetupError
-from onceflow.processors import worker as worker_module
+from onceflow.processors.worker import upkeep
 from onceflow.sdk import Admin, Producer, TopicPartition
 from onceflow.sdk.protocol.error_codes import ErrorCode
 
@@ -32,7 +32,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 
 @pytest.fixture(autouse=True)
 def topics_are_checked_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, "TOPICS_CHECKED_S", 0.2)
+    monkeypatch.setattr(upkeep, "TOPICS_CHECKED_S", 0.2)
 
 
 class Shop:

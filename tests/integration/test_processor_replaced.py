@@ -25,9 +25,9 @@ from onceflow.processors import (
     TooManyDeadLettersError,
     TopicSetupError,
 )
-from onceflow.processors.replacing import Replacements
 from onceflow.processors.report import RunReport, TaskReport
 from onceflow.processors.settings import AppSettings
+from onceflow.processors.worker.replacing import Replacements
 from onceflow.sdk.errors import ConfigError
 
 

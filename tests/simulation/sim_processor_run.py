@@ -38,9 +38,9 @@ from sim_shapes import (
     new_key,
 )
 
-from onceflow.processors import purging
 from onceflow.processors.state.codec import ValueCodec
 from onceflow.processors.state.timed import split_window_row
+from onceflow.processors.worker import purging
 
 PURGED_S = 0.3
 """How often repartition topics are purged, in place of the half minute that no run lasts."""

@@ -27,7 +27,7 @@ from onceflow.processors.settings import AppSettings
 from onceflow.processors.state.bytemap import ByteMap, Marks
 from onceflow.processors.stores.memory import MemoryMap
 from onceflow.processors.unit import Unit
-from onceflow.processors.worker import Worker as ProductWorker
+from onceflow.processors.worker.loop import Worker as ProductWorker
 from onceflow.sdk import AsyncAdmin, AsyncConsumer, AsyncProducer
 from onceflow.sdk.errors import (
     KafkaError,
@@ -328,7 +328,7 @@ class ApplicationWorker(Worker):
             for _ in range(self.random.choice((1, 10, 30))):
                 await asyncio.sleep(0.05)
                 # Calls in hand end first, and a round that has begun goes on.
-                if worker._tasks.owned <= worker._paused and not worker._in_flight.busy:
+                if worker._tasks.owned <= worker._pauses.paused and not worker._in_flight.busy:
                     handlers.called = called
             handlers.called = lambda value: None
             self.note(me, "application goes on")

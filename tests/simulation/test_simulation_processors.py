@@ -35,7 +35,6 @@ from onceflow.processors.nodes.parking import ParkingWork
 from onceflow.processors.nodes.rekey import RekeyWork
 from onceflow.processors.notes import encode_note
 from onceflow.processors.overlap import Overlap
-from onceflow.processors.run_end import RunEnd
 from onceflow.processors.state.faces import State
 from onceflow.processors.state.store import Layer, ValueStore
 from onceflow.processors.state.task_state import TaskState
@@ -43,7 +42,9 @@ from onceflow.processors.state.timed import TimedStore
 from onceflow.processors.task import Task
 from onceflow.processors.unit import DueRows, Unit
 from onceflow.processors.windows import FixedFrames
-from onceflow.processors.worker import Worker
+from onceflow.processors.worker.loop import Worker
+from onceflow.processors.worker.run_end import RunEnd
+from onceflow.processors.worker.units import Units
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions.colour import settle
@@ -114,26 +115,26 @@ def _offsets_of_waiting_tasks_are_left_out(replace: Replace) -> None:
     def offsets(self: Any) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
             partition: OffsetAndMetadata(
-                offset, encode_note(task.state.note(0)) if task.state else ""
+                offset, encode_note(task.state.note()) if task.state else ""
             )
             for task in self._tasks
             if task.waiting is None
             for partition, offset in task.progress.items()
         }
 
-    replace(Worker, "offsets", offsets)
+    replace(Units, "offsets", offsets)
 
 
 def _offsets_run_ahead(replace: Replace) -> None:
-    whole = Worker.offsets
+    whole = Units.offsets
 
-    def offsets(self: Worker) -> dict[TopicPartition, OffsetAndMetadata]:
+    def offsets(self: Units) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
             partition: OffsetAndMetadata(found.offset + 1, found.metadata)
             for partition, found in whole(self).items()
         }
 
-    replace(Worker, "offsets", offsets)
+    replace(Units, "offsets", offsets)
 
 
 def _state_outlives_an_abort(replace: Replace) -> None:

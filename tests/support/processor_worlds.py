@@ -24,7 +24,7 @@ from onceflow.processors.state.bytemap import ByteMap
 from onceflow.processors.stores.lmdb import open_map
 from onceflow.processors.stores.memory import MemoryMap
 from onceflow.processors.unit import Unit
-from onceflow.processors.worker import Worker
+from onceflow.processors.worker.loop import Worker
 from onceflow.sdk.model.acl_enums import AclResourceType
 from onceflow.sdk.model.columns import RecordColumns
 from onceflow.sdk.model.consumer_record import ConsumerRecord

@@ -28,9 +28,9 @@ from onceflow.cli.output import print_rows
 from onceflow.cli.run_on_spark import refuse_options
 from onceflow.processors.app import App
 from onceflow.processors.errors import ProcessingError
-from onceflow.processors.replacing import Replacements
 from onceflow.processors.report import RunReport, TaskReport, merged
 from onceflow.processors.threads import WorkerThreads
+from onceflow.processors.worker.replacing import Replacements
 from onceflow.sdk.errors import ConfigError, KafkaError
 from onceflow.sdk.observe.json_logs import log_as_json
 

@@ -19,7 +19,7 @@ from onceflow.processors import App, State
 from onceflow.processors.calls import InPlace
 from onceflow.processors.provisioning import TopicFacts
 from onceflow.processors.report import RunReport, TaskReport
-from onceflow.processors.run_end import RunEnd
+from onceflow.processors.worker.run_end import RunEnd
 from onceflow.sdk.errors import TransactionAbortableError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition

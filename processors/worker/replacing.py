@@ -18,7 +18,7 @@ from onceflow.processors.errors import (
 from onceflow.processors.policies import brief
 from onceflow.processors.report import RunReport, merged
 from onceflow.processors.settings import AppSettings
-from onceflow.processors.worker import Worker
+from onceflow.processors.worker.loop import Worker
 from onceflow.sdk.errors import ConfigError
 
 logger: logging.Logger = logging.getLogger("onceflow.processors")

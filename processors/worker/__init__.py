@@ -1,0 +1,1 @@
+"""One worker of an application: its loop, and what the loop uses."""
