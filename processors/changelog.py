@@ -31,9 +31,12 @@ PROGRESS_INTERVAL_S = 5.0
 COMPLETE_NOTED_MS = 600_000
 """How often a copy notes that it was complete."""
 
-PORTION_RECORDS = 250_000
-PORTION_BYTES = 64 * 1024 * 1024
-"""Changes of one changelog that stay in memory until they are written to the map together."""
+COLLECTED_BYTES = 128 * 1024 * 1024
+"""Memory for changes that are not in a map yet, of all changelogs together. The more changes of one
+changelog are written together, the more of them share a page of the map."""
+
+RECORD_BYTES = 200
+"""Memory of a change beside its value: key, objects, and place in a dictionary."""
 
 
 class ChangelogReader(Protocol):
@@ -85,7 +88,7 @@ class _Replay:
         end: Offset at which it is complete; None for a standby.
         start: Offset at which this replay began, for progress lines.
         changes: Changes that were read and are not in the map yet.
-        size_bytes: Approximate size of these changes.
+        size_bytes: Approximate memory of these changes.
     """
 
     state: TaskState
@@ -100,10 +103,8 @@ class _Replay:
         """Collect changes; a later one of a key replaces an earlier one."""
         values = columns.values
         self.changes.update(zip(cast("list[bytes]", columns.keys), values, strict=True))
-        self.size_bytes += sum(map(len, filter(None, values)))
+        self.size_bytes += sum(map(len, filter(None, values))) + RECORD_BYTES * len(values)
         self.position = columns.offsets[-1] + 1
-        if self.size_bytes >= PORTION_BYTES or len(self.changes) >= PORTION_RECORDS:
-            self.store()
 
     def store(self) -> None:
         """Write the changes to the map."""
@@ -305,6 +306,7 @@ class Restorer:
             replay = self._replays.get(changelog)
             if replay is not None and len(columns):
                 replay.take(columns)
+        self._store_largest()
         for changelog, replay in self._reading.items():
             # Markers between the last record and the end move the position without a record.
             position = await settle(reader.position(changelog))
@@ -313,6 +315,15 @@ class Restorer:
             if replay.end is None and replay.changes:
                 replay.store()
             self._finish_if_done(changelog, replay)
+
+    def _store_largest(self) -> None:
+        """Write changes to their maps, the largest portion first, until memory is within limits."""
+        sizes = {changelog: replay.size_bytes for changelog, replay in self._replays.items()}
+        left = sum(sizes.values()) - COLLECTED_BYTES
+        while sizes and left >= 0:
+            largest = max(sizes, key=sizes.__getitem__)
+            self._replays[largest].store()
+            left -= sizes.pop(largest)
 
     def _tell_progress(self) -> None:
         now = self._clock()

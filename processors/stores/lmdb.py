@@ -37,6 +37,9 @@ GATHERED_BYTES = 4 * 1024 * 1024
 """Committed writes that stay in memory until they are written to the file together. A killed
 process loses them; the next start reads the changelog again from the offset in the file's marks."""
 
+FILL_RECORDS = 256
+"""Values that are read together before they are written: few enough for the processor's cache."""
+
 LAYOUT = 2
 INFO_KEY: Final = b"\x00\x00info"
 MARKS_KEY: Final = b"\x00\x00marks"
@@ -320,35 +323,45 @@ class LmdbMap:
         """Write the gathered values to the file."""
         if not (self._gathered or marks_too):
             return
-        puts, deletes = self._keys.folded(self._gathered)
-        puts.append((MARKS_KEY, msgspec.msgpack.encode(self.marks)))
-        puts.sort()  # neighbours share pages
 
         def write(transaction: lmdb.Transaction) -> None:
-            for key in deletes:
-                transaction.delete(key)
-            transaction.cursor().putmulti(puts)
+            self._put(transaction, self._gathered)
+            transaction.put(MARKS_KEY, msgspec.msgpack.encode(self.marks))
 
         self._change(write)
         self._gathered = {}
         self._writes_left, self._bytes_left = GATHERED_WRITES, GATHERED_BYTES
 
+    def _put(self, transaction: lmdb.Transaction, writes: Mapping[bytes, bytes | None]) -> None:
+        puts, deletes = self._keys.folded(writes)
+        for key in deletes:
+            transaction.delete(key)
+        puts.sort()  # Neighbours share pages.
+        transaction.cursor().putmulti(puts)
+
     def fill(self, prefix: bytes, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
         """Write many values under one prefix, and marks, in one atomic step.
 
         It makes no object for a value but its key, as the CPU limits the speed of a restoration.
+        Values lie in memory in the order of their arrival. LMDB would wait for each of them in
+        turn, so a few hundred at a time are first read together, which the processor overlaps.
         """
-        longest = max(map(len, writes), default=0)
-        if len(prefix) + longest > self._keys.plain_max or None in writes.values():
-            self.apply({prefix + key: value for key, value in writes.items()}, marks)
-            return
         self._write_gathered()
-        values = cast("Mapping[bytes, bytes]", writes)
-        keys = sorted(values)
+        keys = sorted(writes)  # Neighbours share pages.
+        plain_max = self._keys.plain_max - len(prefix)
 
         def write(transaction: lmdb.Transaction) -> None:
-            stored = map(prefix.__add__, keys)
-            transaction.cursor().putmulti(zip(stored, map(values.__getitem__, keys), strict=True))
+            cursor = transaction.cursor()
+            for start in range(0, len(keys), FILL_RECORDS):
+                chunk = keys[start : start + FILL_RECORDS]
+                values = list(map(writes.__getitem__, chunk))
+                if None in values or max(map(len, chunk)) > plain_max:
+                    stored = map(prefix.__add__, chunk)
+                    self._put(transaction, dict(zip(stored, values, strict=True)))
+                else:
+                    plain = cast("list[bytes]", values)
+                    b"".join(plain)  # Only to read them.
+                    cursor.putmulti(zip(map(prefix.__add__, chunk), plain, strict=True))
             transaction.put(MARKS_KEY, msgspec.msgpack.encode(marks))
 
         self._change(write)

@@ -79,6 +79,8 @@ class FakeAdmin:
 class FakeChangelogReader:
     """Reads committed entries up to the first open one."""
 
+    records_max = 1_000_000
+
     def __init__(self, world: World) -> None:
         self.cluster = world.cluster
         self.world = world
@@ -105,6 +107,8 @@ class FakeChangelogReader:
             log = self.cluster.logs[tp]
             batch = []
             while position < len(log) and log[position].state != "open":
+                if len(batch) == self.records_max:
+                    break
                 if log[position].state == "committed":
                     entry = log[position]
                     batch.append(ConsumerRecord(*tp, position, key=entry.key, value=entry.value))

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processor_worlds import World
+from processor_worlds import FakeChangelogReader, World
 
 from onceflow.processors import (
     App,
@@ -24,6 +24,7 @@ from onceflow.processors import (
     StateMismatchError,
     StoreKind,
 )
+from onceflow.processors.changelog import RECORD_BYTES
 from onceflow.processors.errors import SlotInUseError
 from onceflow.processors.graph.specs import StateDeclaration, StateKind, state_spec
 from onceflow.processors.notes import (
@@ -335,7 +336,8 @@ def test_maps_and_lists_come_back_from_their_changelogs(world: World, store: Sto
 def test_restoration_that_was_cut_off_reads_only_the_rest(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onceflow.processors.changelog.PORTION_RECORDS", 2)
+    monkeypatch.setattr("onceflow.processors.changelog.COLLECTED_BYTES", 1)
+    monkeypatch.setattr(FakeChangelogReader, "records_max", 2)
     for number in range(6):
         world.cluster.put("in", b"x", key=b"k%d" % number)
     world.run(app_of(count))
@@ -346,17 +348,51 @@ def test_restoration_that_was_cut_off_reads_only_the_rest(
     def dies(state: TaskState, name: str, writes: dict[bytes, bytes | None], offset: int) -> None:
         whole(state, name, writes, offset)
         applied.append(len(writes))
-        if len(applied) == 1:
+        if len(applied) == 2:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(TaskState, "restored", dies)
     with pytest.raises(KeyboardInterrupt):
         world.run(app_of(count))
-    first, applied[:] = applied[0], [0]
+    assert applied == [2, 2]
+    applied.append(0)  # It does not die again.
     more(world)
     world.run(app_of(count))
     assert world.cluster.values("out")[-1] == b"c3"
-    assert first + sum(applied) == 7  # Keys: each was applied once, over both starts.
+    assert sum(applied) == 7  # Keys: each was applied once, over both starts.
+
+
+def test_changes_of_all_changelogs_together_are_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two changelogs of 32 and 8 changes: neither is read whole before the first write."""
+
+    def two(value: str, small: ListState[str], large: ListState[str]) -> None:
+        large.append(value)
+        if len(large) % 4 == 0:
+            small.append(value)
+
+    for _ in range(30):
+        world.cluster.put("in", b"x", key=b"k")
+    world.run(app_of(two))
+    world.state_dir = world.state_dir / "elsewhere"
+    monkeypatch.setattr("onceflow.processors.changelog.COLLECTED_BYTES", 10 * RECORD_BYTES)
+    monkeypatch.setattr(FakeChangelogReader, "records_max", 3)
+    written: list[tuple[str, int]] = []
+    whole = TaskState.restored
+
+    def restored(
+        state: TaskState, name: str, writes: dict[bytes, bytes | None], offset: int
+    ) -> None:
+        written.append((name.split(".")[1], len(writes)))
+        whole(state, name, writes, offset)
+
+    monkeypatch.setattr(TaskState, "restored", restored)
+    world.run(app_of(two))
+    assert written[0] in {("large", 6), ("small", 6)}  # Of the twelve that were read then.
+    assert sum(count for name, count in written if name == "large") == 32
+    assert sum(count for name, count in written if name == "small") == 8
+    assert max(count for _, count in written) < 10 + 3
 
 
 # The rules alone -----------------------------------------------------------------------------

@@ -93,6 +93,31 @@ def test_filling_is_applying_under_a_prefix(either: ByteMap, key: bytes, deletes
     assert either.marks == marks(2)
 
 
+@pytest.mark.parametrize("value_bytes", [0, 100, 5_000])
+def test_filling_against_a_dictionary(
+    either: ByteMap, value_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Portions of more values than are read together, with long keys and with deletions, some of
+    keys that are not there."""
+    monkeypatch.setattr(lmdb_module, "FILL_RECORDS", 32)
+    chance = random.Random(value_bytes)
+    model: dict[bytes, bytes] = {}
+    for number in (1, 31, 32, 33, 64, 200):
+        keys = chance.sample(range(300), number)
+        value = b"%d" % number * (value_bytes // 2)
+        writes = {
+            b"%d" % key * (200 if key == 7 else 1): None if chance.random() < 0.3 else value
+            for key in keys
+        }
+        either.fill(b"k", writes, marks(number))
+        for key, change in writes.items():
+            model.pop(b"k" + key, None)
+            if change is not None:
+                model[b"k" + key] = change
+        assert list(content(either).items()) == sorted(model.items())
+        assert either.marks == marks(number)
+
+
 def test_clearing_a_prefix_keeps_the_rest(either: ByteMap) -> None:
     keys = [b"k\x01", b"k\x01a", b"k\x01" + b"x" * 600, b"k\x02", b"k\x02a"]
     either.apply(dict.fromkeys(keys, b"v"), marks(1))
