@@ -50,7 +50,7 @@ def _filter(wish: DescribeAclsRequest | DeleteAclsRequest.DeleteAclsFilter) -> A
 def describe_acls(
     state: Services, context: RequestContext, request: DescribeAclsRequest, now_ms: int
 ) -> DescribeAclsResponse:
-    """ACLs that a filter finds, by resource."""
+    """List the ACLs that match a filter, by resource."""
     if state.authorizer is None:
         return DescribeAclsResponse(
             error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER
@@ -87,7 +87,7 @@ def describe_acls(
 def create_acls(
     state: Services, context: RequestContext, request: CreateAclsRequest, now_ms: int
 ) -> CreateAclsResponse:
-    """Add those that are good."""
+    """Add the valid ACLs."""
     if state.authorizer is None:
         refused = CreationResult(
             error_code=ErrorCode.SECURITY_DISABLED, error_message=NO_AUTHORIZER
@@ -129,7 +129,7 @@ def create_acls(
 def delete_acls(
     state: Services, context: RequestContext, request: DeleteAclsRequest, now_ms: int
 ) -> DeleteAclsResponse:
-    """Remove what the filters find."""
+    """Remove the ACLs that match the filters."""
     filters = [_filter(wish) for wish in request.filters]
     code, message = ErrorCode.NONE, ""
     found: list[list[Acl]] = []

@@ -1,7 +1,7 @@
-"""CreateTopics, DeleteTopics and CreatePartitions: topics come, grow and go.
+"""CreateTopics, DeleteTopics and CreatePartitions.
 
-Decides what is allowed and reports per topic; the registry of topics carries it out. Settings are
-in ``handlers.configs``.
+Decides what is allowed and answers for each topic; `topics.TopicRegistry` does the work.
+`handlers.configs` has the settings.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def create_topics(
 ) -> CreateTopicsResponse | Deferred[CreateTopicsResponse]:
     """Create topics, or only check whether they could be created.
 
-    Many partitions are made in slices, between which others are served.
+    Many partitions are made in slices, between which the broker serves other requests.
     """
 
     def failed() -> CreateTopicsResponse:
@@ -88,7 +88,7 @@ def _creating_topics(
                     name=name, error_code=error.code, error_message=error.message, configs=[]
                 )
             )
-        yield  # Also topics that are only checked take their time.
+        yield  # Topics that are only checked take time too.
     return CreateTopicsResponse(topics=results, throttle_time_ms=quota.throttle_ms)
 
 
@@ -193,7 +193,7 @@ def _check_number(count: int, most: int) -> None:
     if count > most:
         raise TopicError(
             ErrorCode.POLICY_VIOLATION,
-            f"One request may create at most {PARTITIONS_MAX} partitions: {most} are left, "
+            f"One request may create at most {PARTITIONS_MAX} partitions: {most} more are allowed, "
             f"{count} were asked for.",
         )
 
@@ -225,7 +225,7 @@ def _check_assignments(
 
 
 def _place(state: Services, wish: CreatableTopic, count: int) -> int:
-    """Choose the replicas of a new topic; returns how many each partition has."""
+    """Choose the replicas of a new topic; return how many each partition has."""
     placement = state.placement
     for assignment in wish.assignments:
         placement.place(wish.name, assignment.partition_index, assignment.broker_ids)
@@ -363,7 +363,7 @@ def _grow(
     quota: MutationQuota,
     now_ms: int,
 ) -> Generator[None, None, int]:
-    """Let one topic grow by at most `most` partitions; returns by how many."""
+    """Let one topic grow by at most `most` partitions; return by how many."""
     topic = state.topics.get(wish.name)
     if topic is None:
         raise TopicError(
@@ -390,7 +390,7 @@ def _grow(
         first = len(topic.partitions)
         try:
             yield from state.topics.growing(topic, wish.count, now_ms)
-        finally:  # Also those that were made before the disk failed are partitions.
+        finally:  # Partitions that were made before the disk failed exist too.
             _place_added(state, wish, range(first, len(topic.partitions)))
     return added
 
@@ -398,7 +398,7 @@ def _grow(
 def _place_added(
     state: Services, wish: CreatePartitionsRequest.CreatePartitionsTopic, added: range
 ) -> None:
-    """Choose the replicas of added partitions: those asked for, else as many as others have."""
+    """Choose replicas of added partitions: the requested ones, else as many as others have."""
     placement = state.placement
     factor = len(placement.replicas(wish.name, 0))
     for index in added:

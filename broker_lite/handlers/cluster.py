@@ -1,7 +1,7 @@
-"""ApiVersions, Metadata, FindCoordinator and DescribeCluster: what a client finds first.
+"""ApiVersions, Metadata, FindCoordinator and DescribeCluster.
 
 Decides what is advertised: served requests (derived from the registry), features, addresses, and
-topics, which Metadata may also create. Who leads and coordinates what is the placement's part.
+topics, which Metadata may also create. ``placement`` decides on leaders and coordinators.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ CLUSTER_OPERATIONS = sum(1 << each for each in OPERATIONS[AclResourceType.CLUSTE
 """The same for the cluster."""
 
 TOPIC_ID_MIN_VERSION = 12
-"""From here on a topic may be asked for by its id, and an unknown one has no name."""
+"""First Metadata version that names topics by id, and answers no name for an unknown one."""
 
 FEATURES_FROM_ZERO_MIN_VERSION = 4
-"""Java clients that ask in version 3 end on a feature whose lowest level is 0 (KAFKA-17011)."""
+"""Java clients with version 3 fail at a feature whose lowest level is 0 (KAFKA-17011)."""
 
 KEYS_PER_STEP = 20
-"""Coordinators that are found in one step, where very many are asked for at once."""
+"""Coordinators that one step finds, if a request asks for very many."""
 
 ENDPOINT_BROKERS = 1
 ENDPOINT_CONTROLLERS = 2
@@ -71,7 +71,7 @@ ENDPOINT_CONTROLLERS = 2
 def api_versions(
     state: Services, context: RequestContext, request: ApiVersionsRequest, now_ms: int
 ) -> ApiVersionsResponse:
-    """Everything that has a handler, and the features clients act on (KIP-35, KIP-584)."""
+    """Return the served requests and the features (KIP-35, KIP-584)."""
     if context.api_version >= SOFTWARE_NAME_MIN_VERSION and not (
         _SOFTWARE_NAME.fullmatch(request.client_software_name)
         and _SOFTWARE_NAME.fullmatch(request.client_software_version)
@@ -121,15 +121,15 @@ def _features(state: Services) -> list[tuple[str, int, int, int]]:
 
 MADE_PARTITIONS_MAX = 100
 """Most partitions that one Metadata request makes; the quota ``controller_mutation_rate`` bounds
-them too. Further topics are UNKNOWN_TOPIC_OR_PARTITION until the client asks again: making a
-partition takes a millisecond or two, in which no other request is served."""
+them too. Further topics are UNKNOWN_TOPIC_OR_PARTITION until the client repeats the request. Making
+a partition takes a millisecond or two, in which the broker serves no other request."""
 
 
 @handles(MetadataRequest)
 def metadata(
     state: Services, context: RequestContext, request: MetadataRequest, now_ms: int
 ) -> MetadataResponse:
-    """The cluster and the topics asked for; may create them (trap 67)."""
+    """Describe the cluster and the requested topics; may create them (trap 67)."""
     api_version = context.api_version
     asked = request.topics
     if asked is None or (api_version == 0 and not asked):
@@ -138,8 +138,8 @@ def metadata(
         may_create = state.config.auto_create_topics_enable and (
             api_version < 4 or request.allow_auto_topic_creation
         )
-        # A topic that is named again is described once, as in Kafka: the answer is bounded by
-        # what there is, whatever the request repeats.
+        # A topic that is named twice is described once, as in Kafka, so that a request with
+        # repetitions cannot make the answer large.
         named = {(entry.name, entry.topic_id): entry for entry in asked}
         maker = _Maker(state, context, now_ms) if may_create else None
         topics = [
@@ -209,7 +209,7 @@ def _find_topic(
 
 
 class _Maker:
-    """Makes the topics of one request as long as it may; the client asks for the others again."""
+    """Makes topics of one request up to the limit; the client repeats its request for the rest."""
 
     def __init__(self, state: Services, context: RequestContext, now_ms: int) -> None:
         self._state = state
@@ -218,7 +218,7 @@ class _Maker:
         self._quota = state.quotas.mutations(context, True, now_ms)
 
     def make(self, name: str) -> Topic | None:
-        """Make a topic, or not for now.
+        """Make a topic; return None if the limit is reached.
 
         Raises:
             TopicError: The name is refused.
@@ -235,7 +235,7 @@ def _operations(request: MetadataRequest) -> int:
 
 
 def create_on_demand(state: Services, name: str, now_ms: int) -> Topic:
-    """Create a topic that was asked for, with the broker's defaults.
+    """Create a topic that a request names, with the broker's defaults.
 
     Raises:
         TopicError: The name is refused.
@@ -290,7 +290,7 @@ def _describe_partition(
 def find_coordinator(
     state: Services, context: RequestContext, request: FindCoordinatorRequest, now_ms: int
 ) -> FindCoordinatorResponse | Deferred[FindCoordinatorResponse]:
-    """This node, for groups and for transactional ids; makes the internal topic (trap 57)."""
+    """Return the coordinators of groups and transactional ids; make their topic (trap 57)."""
     code, message = _ready_coordinator(state, request.key_type, now_ms)
     if context.api_version < 4:
         found = _coordinator(state, context, request.key_type, request.key, code, message)
@@ -332,7 +332,7 @@ def _coordinator(
     code: ErrorCode,
     message: str | None,
 ) -> FindCoordinatorResponse.Coordinator:
-    """The node that leads the key's partition of the internal topic, with its address."""
+    """Return the node that leads the key's partition of the internal topic, with its address."""
     node_id = -1
     topic = state.topics.get(
         OFFSETS_TOPIC if key_type == CoordinatorType.GROUP else TRANSACTION_TOPIC
@@ -374,7 +374,7 @@ def _ready_coordinator(state: Services, key_type: int, now_ms: int) -> tuple[Err
 def describe_cluster(
     state: Services, context: RequestContext, request: DescribeClusterRequest, now_ms: int
 ) -> DescribeClusterResponse:
-    """The one node, which is also the controller (KIP-700)."""
+    """Describe the nodes; the first one is the controller (KIP-700)."""
     if context.api_version >= 1 and request.endpoint_type != ENDPOINT_BROKERS:
         return DescribeClusterResponse(
             error_code=(

@@ -1,7 +1,7 @@
 """Resources that have settings (topics, brokers, groups, client metrics), one class for each type.
 
-The handlers are the same for every type; here is what differs: which names exist, which settings
-they have, where these are kept, and which error a wrong one gets.
+The handlers are the same for every type. A class here knows the names of its type, their settings,
+where these are kept, and the error code for a wrong one.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ShownConfig(NamedTuple):
         setting: Its declaration.
         value: Text in force, None when unset.
         source: Where it comes from.
-        places: Where it may come from, the one in force first.
+        places: Possible sources, the one in force first.
         read_only: True when it cannot change at run time.
     """
 
@@ -83,23 +83,23 @@ class ConfigResources(Protocol):
         ...
 
     def names(self, state: Services) -> list[str]:
-        """Every resource of the type that is listed."""
+        """Names of the resources of this type that ListConfigResources shows."""
         ...
 
     def overrides(self, state: Services, name: str) -> Overrides:
-        """What was set for a resource, nothing for one that does not exist."""
+        """Settings of a resource that were changed; none for one that does not exist."""
         ...
 
     def declared(self, state: Services, setting: str) -> Setting | None:
-        """Declaration of a setting, None when there is no such."""
+        """Return the declaration of a setting; None if there is no such setting."""
         ...
 
     def in_force(self, state: Services, name: str, setting: str) -> str:
-        """Text that APPEND and SUBTRACT begin with."""
+        """Return the text that APPEND and SUBTRACT change."""
         ...
 
     def validated(self, state: Services, name: str, overrides: Mapping[str, str]) -> Overrides:
-        """Check what is to be set.
+        """Check the settings before they are stored.
 
         Raises:
             ConfigError: A name or value that is not allowed.
@@ -107,11 +107,11 @@ class ConfigResources(Protocol):
         ...
 
     def store(self, state: Services, name: str, overrides: Overrides) -> None:
-        """Keep what was checked, and put it in force.
+        """Store checked settings, and put them in force.
 
         Raises:
             TopicError: KAFKA_STORAGE_ERROR.
-            OSError: It cannot be kept.
+            OSError: They cannot be stored.
         """
         ...
 
@@ -123,7 +123,7 @@ class ConfigResources(Protocol):
 def shown_topic_config(
     state: Services, setting_name: str, overrides: Mapping[str, str]
 ) -> ShownConfig:
-    """A topic's setting, given what was set for the topic."""
+    """Return a topic's setting with its value and sources."""
     dynamic = state.dynamic_config
     places = synonyms(setting_name, overrides, dynamic.static, dynamic.layers())
     setting = TOPIC_SETTINGS[setting_name]
@@ -239,7 +239,7 @@ class _Brokers:
             places = broker_synonyms([key], dynamic.static, layers)
             value = setting.render(state.config.value(key))
             if (bound := self._bound(state, name, key)) is not None:
-                # Where it listens is part of how it was started, however it was said.
+                # The addresses are always part of the start, whatever names them.
                 value = bound
                 places = [ConfigSynonym(key, bound, ConfigSource.STATIC_BROKER_CONFIG)]
             source = places[0].source if places else ConfigSource.DEFAULT_CONFIG
@@ -332,7 +332,7 @@ class _ClientMetrics:
     def validated(self, state: Services, name: str, overrides: Mapping[str, str]) -> Overrides:
         for name_, text in overrides.items():
             if name_ not in CLIENT_METRICS_SETTINGS or name_ == "interval.ms":
-                # Kafka tells these two from the rest.
+                # Kafka answers INVALID_REQUEST for these two, INVALID_CONFIG for the others.
                 try:
                     _checked("subscription", CLIENT_METRICS_SETTINGS, {name_: text})
                 except ConfigError as error:
@@ -370,7 +370,7 @@ def _checked(kind: str, settings: Mapping[str, Setting], overrides: Mapping[str,
 
 
 def _check_match(text: str) -> None:
-    """Refuse what selects no clients by NAME=PATTERN."""
+    """Refuse a part that is not NAME=PATTERN with a known name."""
     for part in filter(None, text.split(",")):
         selector, equals, pattern = part.partition("=")
         selector = selector.strip()
@@ -388,4 +388,4 @@ RESOURCES: dict[int, ConfigResources] = {
     ResourceType.CLIENT_METRICS: _ClientMetrics(),
     ResourceType.GROUP: _Groups(),
 }
-"""Everything that has settings here, by its number on the wire."""
+"""The types of resources with settings, by their number in requests."""

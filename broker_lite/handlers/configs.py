@@ -1,7 +1,7 @@
 """DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
 
-Decides how requests about settings are read and answered; which resources and settings there are,
-and what may change, is in ``config_resources``.
+Decides how requests about settings are read and answered. ``config_resources`` knows the resources,
+their settings, and which may change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Offsets of groups: committing, plainly and in transactions, and fetching.
+"""Offsets of groups: commits, plain and in transactions, and fetches.
 
-These functions check that topics and partitions exist and translate names, ids and versions; who
-may commit and what is shown is decided by ``coordinators.offset_commits``.
+These functions check that topics and partitions exist, and convert names, ids and versions.
+``coordinators.offset_commits`` decides who may commit and what a fetch returns.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ K = TypeVar("K")
 
 
 def _topic_name(state: Services, name: str, topic_id: UUID, by_id: bool) -> tuple[str, ErrorCode]:
-    """Name of a topic of a request, and what its partitions are told when it is not there."""
+    """Return the name of a request's topic, and the code for its partitions if it is unknown."""
     if not by_id:
         known = state.topics.get(name) is not None
         return name, ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -65,7 +65,7 @@ def _topic_name(state: Services, name: str, topic_id: UUID, by_id: bool) -> tupl
 def _split_known(
     state: Services, offsets: Iterable[OffsetToCommit]
 ) -> tuple[list[OffsetToCommit], dict[TopicPartition, ErrorCode]]:
-    """Offsets of partitions that exist, and the codes of the others (trap 49)."""
+    """Return the offsets of existing partitions, and the codes of the others (trap 49)."""
     known: list[OffsetToCommit] = []
     codes: dict[TopicPartition, ErrorCode] = {}
     for offset in offsets:
@@ -136,7 +136,7 @@ def offset_commit(
 def txn_offset_commit(
     state: Services, context: RequestContext, request: TxnOffsetCommitRequest, now_ms: int
 ) -> TxnOffsetCommitResponse:
-    """Commit offsets inside a transaction; they show once it commits."""
+    """Commit offsets in a transaction; they become visible when it commits."""
     offsets = [
         OffsetToCommit(
             TopicPartition(topic.name, partition.partition_index),
@@ -178,7 +178,7 @@ def txn_offset_commit(
 def _check_transaction(
     state: Services, context: RequestContext, request: TxnOffsetCommitRequest, now_ms: int
 ) -> ErrorCode:
-    """May the producer write to the group's partition of ``__consumer_offsets`` now (KIP-890)?"""
+    """Check if the producer may write to the group's partition of the offsets topic (KIP-890)."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     if context.api_version >= TXN_COMMIT_ADDS_FROM:
@@ -196,7 +196,7 @@ def _check_transaction(
         check,
         now_ms,
     ).get(partition, ErrorCode.NONE)
-    # A client retries this one against the same coordinator; it does not know the other here.
+    # Clients retry this code with the same coordinator, and do not expect the other one here.
     return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if code is ErrorCode.NOT_ENOUGH_REPLICAS else code
 
 
@@ -207,8 +207,8 @@ def offset_fetch(
     """Fetch committed offsets, of one group or (from version 8 on) of several."""
     if context.api_version < FETCHES_SEVERAL_GROUPS_FROM:
         return _fetch_one_group(state, request)
-    # A wish for everything that is repeated is answered once: the answer is bounded by what
-    # there is and what is asked for.
+    # A repeated request for all partitions of a group is answered once, so that repetitions
+    # cannot make the answer large.
     wishes = {
         (group.group_id, index if group.topics is not None else -1): group
         for index, group in enumerate(request.groups)

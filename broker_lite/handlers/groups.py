@@ -1,7 +1,7 @@
-"""Membership and administration of classic groups: between the wire and the group coordinator.
+"""Membership and administration of classic groups: converts requests for the coordinator.
 
-These functions translate; what is answered and when is decided by
-``coordinators.group_coordinator`` and ``coordinators.group_admin``.
+``coordinators.classic.coordinator`` and ``coordinators.group_admin`` decide what is answered and
+when.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.services import Services
 
 REBALANCE_TIMEOUT_FROM = 1
-"""First JoinGroup version with its own rebalance timeout; before, the session timeout serves."""
+"""First JoinGroup version with a rebalance timeout; before, the session timeout is used."""
 
 NULL_PROTOCOL_NAME_FROM = 7
 """First JoinGroup version in which an error answer has no protocol name."""
@@ -51,14 +51,14 @@ LEAVES_IN_BATCHES_FROM = 3
 """First LeaveGroup version with a list of members."""
 
 NOT_FOUND_IS_ERROR_FROM = 6
-"""First DescribeGroups version in which a group that is not there is an error (KIP-1043)."""
+"""First DescribeGroups version in which an unknown group is an error (KIP-1043)."""
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
 def _when_done(result: T | Deferred[T], convert: Callable[[T], R]) -> R | Deferred[R]:
-    """The converted answer, parked for as long as the coordinator's is."""
+    """Return the converted answer, parked as long as the coordinator's is."""
     if not isinstance(result, Deferred):
         return convert(result)
     answer: Deferred[R] = Deferred(on_disconnect=result.disconnect)
@@ -124,7 +124,7 @@ def join_group(
 def sync_group(
     state: Services, context: RequestContext, request: SyncGroupRequest, now_ms: int
 ) -> SyncGroupResponse | Deferred[SyncGroupResponse]:
-    """Ask for an assignment; parked until the leader's comes."""
+    """Return a member's assignment; parked until the leader's request arrives."""
     if context.api_version >= SYNC_NAMES_PROTOCOL_FROM and (
         request.protocol_type is None or request.protocol_name is None
     ):
@@ -154,7 +154,7 @@ def sync_group(
 def heartbeat(
     state: Services, context: RequestContext, request: HeartbeatRequest, now_ms: int
 ) -> HeartbeatResponse:
-    """A member's sign of life."""
+    """Restart a member's session."""
     code = state.groups.heartbeat(
         request.group_id,
         request.generation_id,
@@ -168,7 +168,7 @@ def heartbeat(
 def leave_group(
     state: Services, context: RequestContext, request: LeaveGroupRequest, now_ms: int
 ) -> LeaveGroupResponse:
-    """Members leave; before version 3 one, whose code is the answer's."""
+    """Remove members; before version 3 it is one, whose code is that of the answer."""
     batched = context.api_version >= LEAVES_IN_BATCHES_FROM
     if batched:
         identities = [
@@ -198,7 +198,7 @@ def leave_group(
 def describe_groups(
     state: Services, context: RequestContext, request: DescribeGroupsRequest, now_ms: int
 ) -> DescribeGroupsResponse:
-    """Members and state of groups; one that is not there is Dead."""
+    """Describe members and state of groups; an unknown group is Dead."""
     groups = []
     access = Access(state, context)
     for group_id in dict.fromkeys(request.groups):
@@ -237,7 +237,7 @@ def describe_groups(
 def list_groups(
     state: Services, context: RequestContext, request: ListGroupsRequest, now_ms: int
 ) -> ListGroupsResponse:
-    """All groups, by state and type where asked."""
+    """List the groups, filtered by state and type."""
     return ListGroupsResponse(
         groups=[
             ListGroupsResponse.ListedGroup(

@@ -1,7 +1,7 @@
 """ListOffsets, OffsetForLeaderEpoch and DeleteRecords: questions about positions in logs.
 
-Decides which special timestamps exist in which version and what a reader with which isolation level
-may be told; the answers come from the logs.
+Decides which special timestamps exist in which version, and up to which offset a reader may see the
+log. The logs find the offsets.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ListResult = ListOffsetsResponse.ListOffsetsPartitionResponse
 
 
 def check_leader_epoch(log: PartitionLog, current_leader_epoch: int) -> ErrorCode:
-    """Whether the asker knows the current leader epoch (KIP-320, trap 31)."""
+    """Compare the client's leader epoch with the current one (KIP-320, trap 31)."""
     if current_leader_epoch == ANY_EPOCH or current_leader_epoch == log.leader_epoch:
         return ErrorCode.NONE
     if current_leader_epoch < log.leader_epoch:
@@ -68,7 +68,7 @@ def check_leader_epoch(log: PartitionLog, current_leader_epoch: int) -> ErrorCod
 def list_offsets(
     state: Services, context: RequestContext, request: ListOffsetsRequest, now_ms: int
 ) -> ListOffsetsResponse:
-    """Offsets by time, or the ends of the logs."""
+    """Return offsets by time, or the ends of the logs."""
     named = Counter(
         (topic.name, partition.partition_index)
         for topic in request.topics
@@ -149,7 +149,7 @@ def offset_for_leader_epoch(
     request: OffsetForLeaderEpochRequest,
     now_ms: int,
 ) -> OffsetForLeaderEpochResponse:
-    """Where the records of a leader epoch end, so that a reader sees whether it diverged."""
+    """Return where a leader epoch ends, by which a reader notices that the log lost records."""
     topics = []
     for topic in request.topics:
         results = []

@@ -1,8 +1,8 @@
 """Produce: batches of records into the logs, with an answer per partition.
 
-Decides acknowledgement rules and which partitions of a transactional request may be written; what
-is in a batch is checked by the log. Served from version 3; versions 0 to 2 are advertised without
-being served, because librdkafka looks for them before it compresses (KAFKA-18659, trap 66).
+Decides acknowledgement rules and which partitions of a transactional request may be written; the
+log checks the batches. Served from version 3 on. Versions 0 to 2 are advertised and not served,
+because librdkafka looks for them before it compresses (KAFKA-18659, trap 66).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LENGTH = struct.Struct(">i")
 LENGTH_AT = 8
 MAGIC_AT = 16
 OLD_LENGTH_MIN = 14
-"""Least length of a record of format version 0 behind its length field."""
+"""Smallest length of a record of format version 0, after its length field."""
 
 ZSTD = 4
 ZSTD_MIN_VERSION = 7
@@ -48,7 +48,7 @@ IMPLICIT_ADD_MIN_VERSION = 12
 ACKS_ALL = -1
 ACKS = (ACKS_ALL, 0, 1)
 INTERNAL_WRITER = "__admin_client"
-"""The one client id that may write to internal topics, as in Apache Kafka."""
+"""The only client id that may write to internal topics, as in Apache Kafka."""
 
 
 class _Item:
@@ -57,10 +57,10 @@ class _Item:
     Attributes:
         data: The partition's part of the request.
         topic: The topic; None when it is unknown.
-        header: Header of the batch; only together with a known partition.
-        transactional: Whether a transaction must hold the partition for it to be appended.
-        code: Why it is not appended; NONE while it may be.
-        message: The same in words, or None.
+        header: Header of the batch; None if the partition is unknown.
+        transactional: Whether the transaction must contain the partition.
+        code: Why it is not appended; NONE if it may be.
+        message: The error message to the code, or None.
     """
 
     __slots__ = ("code", "data", "header", "message", "topic", "transactional")
@@ -86,7 +86,7 @@ def produce(
     """Append each partition's batch and report on each.
 
     Raises:
-        CloseConnection: With ``acks=0`` something failed: the only way to tell (trap 14).
+        CloseConnection: A batch with ``acks=0`` failed, which nothing else can tell (trap 14).
     """
     by_id = context.api_version >= PRODUCE_TOPIC_ID_MIN_VERSION
     by_topic: list[tuple[ProduceRequest.TopicProduceData, list[_Item]]] = []
@@ -132,7 +132,7 @@ def produce(
 
 
 def _judge(state: Services, context: RequestContext, acks: int, item: _Item) -> None:
-    """Refuse what this module refuses, and read the header of the others."""
+    """Refuse a batch, or read its header."""
     topic, index = item.topic, item.data.index
     if topic is None:
         by_id = context.api_version >= PRODUCE_TOPIC_ID_MIN_VERSION
@@ -155,7 +155,7 @@ def _judge(state: Services, context: RequestContext, acks: int, item: _Item) -> 
 
 
 def _missing_replicas(state: Services, topic: Topic, partition: int) -> str | None:
-    """What keeps ``acks=all`` from being served; a topic needs no more replicas than it has."""
+    """Return why ``acks=all`` fails; a topic never needs more replicas than it has."""
     placement = state.placement
     wanted = topic.config.min_insync_replicas
     wanted = min(wanted, len(placement.replicas(topic.name, partition)))
@@ -183,7 +183,7 @@ def _read_header(context: RequestContext, item: _Item) -> None:
         )
         return
     if header.batch_length + LENGTH_END < len(records):
-        # Before a transaction takes the partition in: this batch is never stored.
+        # Checked here, before the transaction takes the partition in for nothing.
         item.refuse(ErrorCode.INVALID_RECORD, "There is more than one record batch.")
         return
     item.header = header
@@ -191,10 +191,10 @@ def _read_header(context: RequestContext, item: _Item) -> None:
 
 
 def _unreadable(records: Buffer, error: InvalidBatchError) -> tuple[ErrorCode, str]:
-    """Why records have no batch header that can be read, as Apache Kafka looks at them.
+    """Return why the batch header cannot be read, as Apache Kafka does.
 
-    It tells records of the formats before version 2, which have no such header and may be shorter
-    than one, from damaged ones: only what is damaged is worth sending again.
+    Records of the formats before version 2 have no such header and may be shorter than one. They
+    get a code that is not retriable; damaged ones get a retriable one.
     """
     size = len(records)
     if size < MAGIC_AT + 1:
@@ -206,7 +206,7 @@ def _unreadable(records: Buffer, error: InvalidBatchError) -> tuple[ErrorCode, s
     if LENGTH_END + length > size:
         return (
             ErrorCode.INVALID_RECORD,
-            f"The record batch is cut: it is to have {LENGTH_END + length} bytes, not {size}.",
+            f"The record batch is cut: it has {size} of {LENGTH_END + length} bytes.",
         )
     if magic < MAGIC:
         return (
@@ -224,9 +224,9 @@ def _check_transaction(
     items: list[_Item],
     now_ms: int,
 ) -> None:
-    """Refuse transactional batches that their transaction does not hold (KIP-890).
+    """Refuse transactional batches whose partition is not in the transaction (KIP-890).
 
-    Without this, a late batch would open a transaction that nobody ends, which holds
+    Without this, a late batch would begin a transaction that is never ended and that blocks
     read_committed readers for ever (trap 46).
     """
     producers = {
@@ -268,7 +268,7 @@ def _check_transaction(
             item.refuse(code)
 
 
-# Kafka tells the log's start with every other refusal by the log itself.
+# With any other refusal by the log, Kafka's answer has the log's start.
 _WITHOUT_LOG_START = frozenset(
     (
         ErrorCode.CORRUPT_MESSAGE,
@@ -282,7 +282,7 @@ _WITHOUT_LOG_START = frozenset(
 
 
 def _reached_the_log(item: _Item, code: ErrorCode) -> bool:
-    """Whether Kafka asks the log at all about a batch that is refused with this code."""
+    """Whether Kafka passes a batch that is refused with this code to the log at all."""
     header = item.header
     return (
         code not in _WITHOUT_LOG_START
@@ -293,7 +293,7 @@ def _reached_the_log(item: _Item, code: ErrorCode) -> bool:
 
 
 def _partition(item: _Item) -> TopicPartition:
-    assert item.topic is not None  # Only batches with a header are asked about.
+    assert item.topic is not None  # Only batches with a header come here.
     return TopicPartition(item.topic.name, item.data.index)
 
 

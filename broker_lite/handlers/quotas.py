@@ -1,6 +1,6 @@
 """DescribeClientQuotas and AlterClientQuotas (KIP-546).
 
-Decides how requests about quotas are read and answered; what may be set is in ``quotas``.
+Decides how requests about quotas are read and answered; ``quotas`` decides what may be set.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Parts = tuple[tuple[str, str | None], ...]
 def describe_client_quotas(
     state: Services, context: RequestContext, request: DescribeClientQuotasRequest, now_ms: int
 ) -> DescribeClientQuotasResponse:
-    """Quotas of every entity that matches."""
+    """List the quotas of every entity that matches."""
     filters = [
         QuotaFilter(component.entity_type, component.match_type, component.match)
         for component in request.components

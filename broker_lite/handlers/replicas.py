@@ -1,7 +1,7 @@
-"""Where replicas are: log folders, elections and reassignments, for a broker that is alone.
+"""Requests about replicas: log folders, elections and reassignments.
 
-Decides how one node with one folder answers requests that move replicas and leaders: what is
-already so succeeds, what needs another node or folder is refused as Kafka refuses it.
+Decides how a broker with one data folder answers requests that move replicas and leaders. A change
+to the present state succeeds; one that needs another node or folder is refused as in Kafka.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ReassignedPartition = AlterPartitionReassignmentsResponse.ReassignablePartitionR
 def describe_log_dirs(
     state: Services, context: RequestContext, request: DescribeLogDirsRequest, now_ms: int
 ) -> DescribeLogDirsResponse:
-    """The one folder, its volume, and the sizes of partitions (KIP-113, KIP-827)."""
+    """Describe the data folder, its volume, and the sizes of partitions (KIP-113, KIP-827)."""
     wanted: Iterable[tuple[str, Iterable[int]]]
     if request.topics is None:
         wanted = [(topic.name, range(len(topic.partitions))) for topic in state.topics]
@@ -117,7 +117,7 @@ def alter_replica_log_dirs(
 def elect_leaders(
     state: Services, context: RequestContext, request: ElectLeadersRequest, now_ms: int
 ) -> ElectLeadersResponse:
-    """Of one node every partition has the only leader that it can have (KIP-460)."""
+    """Let the preferred replicas lead (KIP-460)."""
     if request.topic_partitions is None:
         state.placement.move_to_preferred(now_ms)
         return ElectLeadersResponse(
@@ -154,7 +154,7 @@ def elect_leaders(
 
 
 def _elect(state: Services, name: str, partition: int, now_ms: int) -> tuple[ErrorCode, str | None]:
-    """Let the preferred replica lead, if it does not yet."""
+    """Let a partition's preferred replica lead, if it does not yet."""
     placement = state.placement
     topic = state.topics.get(name)
     preferred = placement.replicas(name, partition)[0]
@@ -176,7 +176,7 @@ def alter_partition_reassignments(
     request: AlterPartitionReassignmentsRequest,
     now_ms: int,
 ) -> AlterPartitionReassignmentsResponse:
-    """Replicas go to nodes that there are, at once (KIP-455)."""
+    """Move replicas to existing nodes at once (KIP-455)."""
     return AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         responses=[

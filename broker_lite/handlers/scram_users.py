@@ -32,7 +32,7 @@ def describe_user_scram_credentials(
     request: DescribeUserScramCredentialsRequest,
     now_ms: int,
 ) -> DescribeUserScramCredentialsResponse:
-    """Mechanisms and iterations; never anything of the passwords."""
+    """Describe mechanisms and iterations of users; never their passwords."""
     users = state.scram_users.describe()
     wanted = [user.name for user in request.users or ()]
     results = []
@@ -63,7 +63,7 @@ def alter_user_scram_credentials(
     request: AlterUserScramCredentialsRequest,
     now_ms: int,
 ) -> AlterUserScramCredentialsResponse:
-    """Remove and set; each user's changes are made together or not at all."""
+    """Set and remove credentials; a user's changes are made together or not at all."""
     deletions = [Deletion(each.name, each.mechanism) for each in request.deletions]
     upsertions = [
         Upsertion(

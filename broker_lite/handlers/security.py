@@ -1,9 +1,9 @@
 """SaslHandshake and SaslAuthenticate: the authentication of a connection.
 
-Decides the order of the conversation (KIP-152, KIP-368, trap 70): a mechanism is chosen first, then
-its tokens travel; until they are through only ApiVersions and these two are answered. An
-authenticated client may do all of it again, for the same user and by the same mechanism. After
-SaslHandshake 0 the tokens travel without Kafka's headers.
+Decides the order of the requests (KIP-152, KIP-368, trap 70). The client first chooses a mechanism,
+then sends its tokens. Before the authentication is complete, only ApiVersions and these two are
+answered. An authenticated client may authenticate again as the same user with the same mechanism.
+After SaslHandshake 0 the tokens have no Kafka headers.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.security")
 
 REAUTHENTICATION_PAUSE_MS = 1_000
-"""A client may not begin to authenticate again more often than this (as Kafka)."""
+"""Shortest time between two authentications of a connection, as in Kafka."""
 
 
 @handles(SaslHandshakeRequest)
 def sasl_handshake(
     state: Services, context: RequestContext, request: SaslHandshakeRequest, now_ms: int
 ) -> SaslHandshakeResponse:
-    """Choose the mechanism."""
+    """Begin an authentication with the mechanism that the client chose."""
     connection = context.connection
     security, sasl = connection.security, connection.sasl
     if security is None or not security.mechanisms:
@@ -72,7 +72,7 @@ def sasl_handshake(
 def sasl_authenticate(
     state: Services, context: RequestContext, request: SaslAuthenticateRequest, now_ms: int
 ) -> SaslAuthenticateResponse | Deferred[SaslAuthenticateResponse]:
-    """Take a token; the answer to one that is refused waits a little, and ends the connection."""
+    """Check a token; a refusal is delayed a little, and ends the connection."""
     connection = context.connection
     if connection.sasl.exchange is None:
         if connection.must_authenticate:
@@ -96,10 +96,10 @@ def sasl_authenticate(
 
 
 def take_raw_token(connection: ConnectionState, token: bytes, now_ms: int) -> RawToken:
-    """Take a token that came without a header, and give the answer in the same way.
+    """Check a token without a Kafka header, and answer in the same way.
 
     Raises:
-        CloseConnection: The token is refused; such a client can only be told by the close.
+        CloseConnection: The token is refused; this form has no error answer.
     """
     try:
         return RawToken(_take_token(connection, token, now_ms))
@@ -108,10 +108,10 @@ def take_raw_token(connection: ConnectionState, token: bytes, now_ms: int) -> Ra
 
 
 def _take_token(connection: ConnectionState, token: bytes, now_ms: int) -> bytes:
-    """Go on with the exchange, and let the client in when it is through.
+    """Continue the exchange; when it is complete, the client is authenticated.
 
     Raises:
-        AuthenticationFailed: The client is not who it says.
+        AuthenticationFailed: The credentials are wrong, or user or mechanism changed.
     """
     security, sasl = connection.security, connection.sasl
     assert security is not None
@@ -150,7 +150,7 @@ def _take_token(connection: ConnectionState, token: bytes, now_ms: int) -> bytes
 def _later(
     state: Services, response: SaslAuthenticateResponse, now_ms: int
 ) -> SaslAuthenticateResponse | Deferred[SaslAuthenticateResponse]:
-    """Hold back a refusal, so that passwords cannot be tried as fast as the network is."""
+    """Delay a refusal, so that a client cannot try passwords quickly."""
     delay_ms = state.config.connection_failed_authentication_delay_ms
     if not delay_ms:
         return response

@@ -1,6 +1,6 @@
 """DescribeTopicPartitions: partitions of topics, page by page (KIP-966).
 
-Decides what is on a page; a page ends after so many partitions and says where the next begins.
+A page has a limited number of partitions; its cursor says where the next one begins.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def describe_topic_partitions(
     request: DescribeTopicPartitionsRequest,
     now_ms: int,
 ) -> DescribeTopicPartitionsResponse:
-    """Topics in the order of their names, from the cursor on.
+    """Describe topics in the order of their names, from the cursor on.
 
-    Without names it is about those that the client may describe: a hidden one takes no place on a
-    page, and no cursor names it.
+    A request without names is about all topics that the client may describe. Others are neither on
+    a page nor in a cursor.
     """
     cursor = request.cursor
     asked = {topic.name for topic in request.topics}

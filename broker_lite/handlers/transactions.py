@@ -1,8 +1,8 @@
-"""Transactions: between the wire and the transaction coordinator.
+"""Transactions: converts requests for the transaction coordinator.
 
-These functions check that partitions exist, translate, and choose the error name that a request's
-version knows. What is allowed is decided by ``coordinators.transaction``. TxnOffsetCommit stands
-with the other requests for offsets in ``group_offsets``.
+These functions check that partitions exist, and choose the error code that a request's version
+knows. ``coordinators.transactions.coordinator`` decides what is allowed. TxnOffsetCommit is in
+``group_offsets``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _named_for(code: ErrorCode, api_version: int, knows_fenced_from: int) -> Err
 def init_producer_id(
     state: Services, context: RequestContext, request: InitProducerIdRequest, now_ms: int
 ) -> InitProducerIdResponse:
-    """Give a producer its identity."""
+    """Give a producer its producer id and epoch."""
     grant = state.transactions.init_producer_id(
         request.transactional_id,
         request.transaction_timeout_ms,
@@ -83,7 +83,7 @@ def init_producer_id(
 def add_partitions_to_txn(
     state: Services, context: RequestContext, request: AddPartitionsToTxnRequest, now_ms: int
 ) -> AddPartitionsToTxnResponse:
-    """Partitions join a transaction, or are checked to be in it."""
+    """Add partitions to transactions, or check that they are in them."""
     if context.api_version < ADD_IN_BATCHES_FROM:
         codes = _add_to_one(
             state,
@@ -127,7 +127,7 @@ def _add_to_one(
     partitions: Sequence[TopicPartition],
     now_ms: int,
 ) -> dict[TopicPartition, ErrorCode]:
-    """Add to one transaction: all partitions or, when one is not there, none (trap 48)."""
+    """Add partitions to one transaction: all, or none if one does not exist (trap 48)."""
     missing = {each for each in partitions if state.topics.partition(*each) is None}
     if missing:
         return {
@@ -168,7 +168,7 @@ def _topic_results(
 def add_offsets_to_txn(
     state: Services, context: RequestContext, request: AddOffsetsToTxnRequest, now_ms: int
 ) -> AddOffsetsToTxnResponse:
-    """A group's partition of ``__consumer_offsets`` joins a transaction."""
+    """Add a group's partition of ``__consumer_offsets`` to a transaction."""
     partition = TopicPartition(OFFSETS_TOPIC, state.groups.partition_for(request.group_id))
     code = state.transactions.add_partitions(
         request.transactional_id,
@@ -186,7 +186,7 @@ def add_offsets_to_txn(
 def end_txn(
     state: Services, context: RequestContext, request: EndTxnRequest, now_ms: int
 ) -> EndTxnResponse | Deferred[EndTxnResponse | None]:
-    """Commit or abort; answered when the markers are written."""
+    """Commit or abort; the answer follows when the markers are written."""
     grant = state.transactions.end_transaction(
         request.transactional_id,
         request.producer_id,
@@ -220,7 +220,7 @@ def end_txn(
 def write_txn_markers(
     state: Services, context: RequestContext, request: WriteTxnMarkersRequest, now_ms: int
 ) -> WriteTxnMarkersResponse:
-    """Write markers; administrators end hanging transactions of other brokers' logs with this."""
+    """Write markers, by which administrators end hanging transactions."""
     results = []
     for wanted in request.markers:
         marker = TransactionMarker(
@@ -257,7 +257,7 @@ def write_txn_markers(
 def describe_transactions(
     state: Services, context: RequestContext, request: DescribeTransactionsRequest, now_ms: int
 ) -> DescribeTransactionsResponse:
-    """States of transactional ids."""
+    """Describe the state of transactional ids."""
     states = []
     for transactional_id in dict.fromkeys(request.transactional_ids):
         found = state.transactions.describe(transactional_id)
@@ -298,7 +298,7 @@ def _described(entry: TransactionEntry) -> DescribeTransactionsResponse.Transact
 def list_transactions(
     state: Services, context: RequestContext, request: ListTransactionsRequest, now_ms: int
 ) -> ListTransactionsResponse:
-    """Transactional ids that pass the filters."""
+    """List the transactional ids that pass the filters."""
     listing = state.transactions.list_transactions(
         request.state_filters,
         request.producer_id_filters,
@@ -320,14 +320,14 @@ def list_transactions(
     )
 
 
-# --- what partitions know
+# --- producers of partitions
 
 
 @handles(DescribeProducersRequest)
 def describe_producers(
     state: Services, context: RequestContext, request: DescribeProducersRequest, now_ms: int
 ) -> DescribeProducersResponse:
-    """Producers that each partition remembers, and the transactions open there (KIP-664)."""
+    """Describe the producers of each partition, and their open transactions (KIP-664)."""
     topics = []
     for asked in request.topics:
         partitions = []

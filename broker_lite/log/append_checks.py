@@ -1,8 +1,8 @@
-"""What a batch must be before it may be appended, and what the topic's settings make of it.
+"""Checks a batch before it is appended, and changes it as the topic's settings demand.
 
-The rules of Kafka's LogValidator: shape, size, checksum, records, keys on compacted topics,
-timestamps, codec. Producers and sequences are judged in ``producer_state``; where the batch goes
-is decided by the partition log.
+The rules are those of Kafka's LogValidator: layout, size, checksum, records, keys on compacted
+topics, timestamps, codec. ``producer_state`` checks producers and sequence numbers;
+``partition_log`` decides on offsets.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class IncomingBatch(NamedTuple):
 def client_batch(
     records: Buffer, config: LogConfig, now_ms: int, header: BatchHeader | None = None
 ) -> IncomingBatch:
-    """Check what a client wants to append.
+    """Check a client's batch.
 
     Args:
         records: The records field of a Produce request: exactly one batch (KIP-98).
@@ -78,7 +78,7 @@ def client_batch(
         header: Header of the batch, if the caller has read it.
 
     Raises:
-        AppendError: With the code and the sentences that Kafka answers.
+        AppendError: With the code and the message that Kafka answers.
     """
     try:
         if len(records) >= HEADER_SIZE:
@@ -110,7 +110,7 @@ def client_batch(
 
 
 def own_batches(records: Buffer, config: LogConfig, now_ms: int) -> list[IncomingBatch]:
-    """Take what a coordinator of this broker wants to append: one batch or several.
+    """Check the batches that a coordinator of this broker appends: one or several.
 
     Raises:
         AppendError: The batches are cut, or too large for the topic.
@@ -149,7 +149,7 @@ def place_batches(
         leader_epoch: Epoch to write them under.
 
     Returns:
-        Parts to write, and what the indexes must know of each batch.
+        Parts to write, and for each batch the fields for the indexes.
     """
     parts: list[Buffer] = []
     places = []
@@ -176,7 +176,7 @@ def _check_size(size: int, config: LogConfig) -> None:
 
 
 def _timestamp_range(config: LogConfig, now_ms: int) -> tuple[int, int] | None:
-    """The client timestamps that a topic with CreateTime allows."""
+    """Return the range of client timestamps that a topic with CreateTime allows."""
     if config.log_append_time:
         return None
     # Both limits may be Long.MAX_VALUE, which Kafka's default was before 4.0.
@@ -187,7 +187,7 @@ def _timestamp_range(config: LogConfig, now_ms: int) -> tuple[int, int] | None:
 
 
 def _recompressed(header: BatchHeader, data: Buffer, config: LogConfig) -> Buffer:
-    """The batch under the topic's own codec (``compression.type``), which may be its own."""
+    """Return the batch in the topic's codec (``compression.type``), unchanged if it has that."""
     codec = _CODECS[config.compression_type]
     if header.codec == codec:
         return data
@@ -208,7 +208,7 @@ def _recompressed(header: BatchHeader, data: Buffer, config: LogConfig) -> Buffe
 
 
 def _stamped(data: Buffer, now_ms: int) -> IncomingBatch:
-    """A copy of the batch with the broker's time."""
+    """Return a copy of the batch with the broker's time."""
     stamped = bytearray(data)
     set_log_append_time(stamped, now_ms)
     return IncomingBatch(parse_batch_header(stamped), stamped, now_ms)

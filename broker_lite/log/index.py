@@ -1,10 +1,10 @@
 """The two sparse indexes of a segment: offset to file position, and timestamp to offset.
 
 The files have Kafka's formats: ``.index`` holds 8-byte entries (offset relative to the segment,
-file position), ``.timeindex`` 12-byte entries (timestamp, relative offset). New entries gather in
-memory and are written together: an index is derived from the log and rebuilt after a crash. A
-search reads the entries on disk in place, so that an index without readers costs no memory. The
-segment decides when to add an entry.
+file position), ``.timeindex`` 12-byte entries (timestamp, relative offset). New entries are kept in
+memory and written many at a time; a start after a crash rebuilds them from the log. A search reads
+single entries on the disk, so that an index without readers takes no memory. The segment decides
+when to add an entry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import pairwise
 from onceflow.broker_lite.log.storage import LogFile
 
 PENDING_ENTRIES_MAX = 512
-"""Entries that gather in memory before they are written."""
+"""Most entries that wait in memory before they are written."""
 
 _OFFSET_ENTRY = struct.Struct(">II")
 _TIME_ENTRY = struct.Struct(">qI")
@@ -60,7 +60,7 @@ class _Index:
             self.write_pending()
 
     def write_pending(self) -> None:
-        """Write the entries that gathered in memory.
+        """Write the entries that wait in memory.
 
         Raises:
             OSError: They stay in memory.
@@ -72,7 +72,7 @@ class _Index:
             del self._firsts[:], self._seconds[:]
 
     def _pair(self, number: int) -> tuple[int, int]:
-        """Return one entry as it is stored, counted from 0."""
+        """Return one stored entry, counted from 0."""
         if number >= self._written:
             number -= self._written
             return self._firsts[number], self._seconds[number]
@@ -176,7 +176,7 @@ class OffsetIndex(_Index):
         if not self._written:
             return True
         relative, position = self._pair(self._written - 1)
-        # The first batch has no entry: zeros are those of a preallocated file left untrimmed.
+        # The first batch has no entry, so zeros come from a preallocated file that was not trimmed.
         return 0 < position < log_size and relative > 0
 
     def keep_below(self, offset: int) -> None:

@@ -1,7 +1,7 @@
 """One segment of a partition: a log file, its three indexes, and the search for batch borders.
 
-It decides where index entries go and how an offset or a timestamp is found. Whether a batch may
-be appended, and when a segment is full, is decided by the partition log.
+It decides where index entries are made and how an offset or a timestamp is found. The partition log
+decides whether a batch may be appended; ``segment_writer`` decides when a segment is full.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, *ABORTED_SUFFIXES)
 
 RELATIVE_OFFSET_MAX = 2**31 - 1
 WALK_BYTES = 4096
-"""Bytes read at once while walking from border to border."""
+"""Bytes read at once in a walk from batch to batch."""
 
 _BORDER = struct.Struct(">qi11xi8xq")  # base offset, batch length, last offset delta, max timestamp
 BORDER_SIZE = _BORDER.size
 
 
 class BatchBorder(NamedTuple):
-    """Where a batch lies.
+    """Position, offsets and greatest timestamp of a batch.
 
     Attributes:
         position: File position of its first byte.
@@ -57,7 +57,7 @@ class BatchBorder(NamedTuple):
 
 
 class BatchPlace(NamedTuple):
-    """What the indexes must know of a batch.
+    """The fields of a batch that the indexes need.
 
     Attributes:
         size: Its bytes.
@@ -71,7 +71,7 @@ class BatchPlace(NamedTuple):
 
 
 def file_name(offset: int, suffix: str) -> str:
-    """Name of a file that belongs to an offset: 20 digits and the suffix."""
+    """Return the name of a file for an offset: 20 digits and the suffix."""
     return f"{offset:020d}{suffix}"
 
 
@@ -84,7 +84,7 @@ class Segment:
         base_offset: First offset of the segment.
         index_interval_bytes: Bytes of log between two index entries.
         created_ms: When it was made or first seen, for ages of segments without timestamps.
-        ending: Put behind the names of its files while they wait to replace others.
+        ending: Suffix of its file names while they wait to replace others.
         without_aborted: Whether it has no files of aborted transactions.
 
     Attributes:
@@ -155,7 +155,7 @@ class Segment:
         self.max_timestamp_ms, self.max_timestamp_offset = self.time_index.last_entry()
         self._bytes_since_entry = 0
         self._first_timestamp_ms: int | None = None
-        # A write failed and may have left bytes behind the end; they are cut before the next.
+        # A failed write may have left bytes after the end; they are cut before the next write.
         self._torn = False
 
     def path(self, suffix: str) -> str:
@@ -173,7 +173,7 @@ class Segment:
 
         Args:
             parts: Their bytes, base offsets and leader epochs already set.
-            places: What the indexes must know of each batch, in order.
+            places: The fields of each batch for the indexes, in order.
 
         Raises:
             OSError: Nothing was appended.
@@ -189,22 +189,22 @@ class Segment:
             self.size += place.size
 
     def _cut_torn(self) -> None:
-        """Cut what a write that failed left behind the last batch."""
+        """Cut the bytes that a failed write left after the last batch."""
         if self._torn:
             self._log.truncate(self.size)
             self._torn = False
 
     def disown(self, size: int) -> None:
-        """Let nobody read the last bytes, which were appended and could not be made safe."""
+        """Hide the last bytes, which were appended and could not be synced."""
         self.size -= size
         self._torn = True
 
     def note(self, position: int, place: BatchPlace) -> None:
-        """Keep the indexes up with a batch that is in the log file.
+        """Add a batch of the log file to the indexes.
 
         Args:
             position: File position of the batch.
-            place: What the indexes must know of it.
+            place: Its fields for the indexes.
         """
         size, last_offset, max_timestamp_ms = place
         if max_timestamp_ms > self.max_timestamp_ms:
@@ -217,7 +217,7 @@ class Segment:
         self._bytes_since_entry += size
 
     def flush(self) -> None:
-        """Return when the batches and the notes of aborted ones would survive a power loss."""
+        """Return when the batches and the aborted transactions would survive a power loss."""
         self._log.flush()
         self.aborted.flush()
 
@@ -235,8 +235,8 @@ class Segment:
     def finish(self) -> None:
         """Complete the segment: it gets no more batches, or the broker stops.
 
-        Nothing but batches may stay in a segment that others follow: a start would take it for
-        torn, and the others for lost.
+        A segment before others may hold only batches. At other bytes a start would cut the log,
+        with all later segments.
 
         Raises:
             OSError: It is not complete.
@@ -267,19 +267,19 @@ class Segment:
         self.size = size
 
     def prepare_checkpoint(self) -> None:
-        """Write out the indexes as they are now, so that a start need not build them anew."""
+        """Write the indexes as they are now, so that a start need not rebuild them."""
         self.time_index.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
         self.offset_index.write_pending()
         self.time_index.write_pending()
 
     def keep_indexes_below(self, offset: int) -> int | None:
-        """Cut the indexes at a checkpoint, if what they hold below it can be right.
+        """Cut the indexes at a checkpoint, if their entries below it are valid.
 
         Args:
-            offset: End of what the indexes were written out for.
+            offset: Offset of the checkpoint.
 
         Returns:
-            File position of that offset; None when anything is wrong, and nothing was cut.
+            File position of that offset; None if an entry is wrong, so that nothing was cut.
         """
         if not (
             len(self.time_index)
@@ -300,7 +300,7 @@ class Segment:
         except ReadError:
             return None
         if last - indexed > self.index_interval_bytes or position > self.size:
-            return None  # An entry should lie between them, or the log is shorter.
+            return None  # An entry is missing between them, or the log is shorter.
         self.offset_index.keep_below(offset)
         self.time_index.keep_below(offset)
         self.aborted.keep_below(offset)
@@ -310,7 +310,7 @@ class Segment:
         return position
 
     def clear_indexes(self) -> None:
-        """Empty all indexes, so that they can be built anew."""
+        """Empty all indexes, so that they can be rebuilt."""
         self.offset_index.clear()
         self.time_index.clear()
         self.aborted.clear()
@@ -346,7 +346,7 @@ class Segment:
         """Batches from a border to the end of the segment, by their headers.
 
         Raises:
-            ReadError: CORRUPT_MESSAGE: there is something else, or only the begin of a batch.
+            ReadError: CORRUPT_MESSAGE: the bytes are not a batch, or only its begin.
         """
         size = self.size
         while position < size:
@@ -365,14 +365,14 @@ class Segment:
             raise self.corrupt(f"holds no whole batch at position {position + at}")
 
     def corrupt(self, what: str) -> ReadError:
-        """The error for a log file whose content is damaged."""
+        """Return the error for a damaged log file."""
         return ReadError(ErrorCode.CORRUPT_MESSAGE, f"{self.path(LOG_SUFFIX)} {what}")
 
     def find(self, offset: int) -> BatchBorder | None:
         """The first batch whose last offset is not below an offset, or None.
 
         Raises:
-            ReadError: CORRUPT_MESSAGE: what is met on the way is damaged.
+            ReadError: CORRUPT_MESSAGE: a batch on the way is damaged.
         """
         for border in self.borders(self._agreed(self.offset_index.entry_before(offset))):
             if border.base_offset < self.base_offset:
@@ -382,7 +382,7 @@ class Segment:
         return None
 
     def _agreed(self, entry: tuple[int, int]) -> int:
-        """Position of an index entry, or 0 when the log says otherwise.
+        """Return the position of an index entry, or 0 if the log has no such batch there.
 
         An index has no checksum: a damaged entry must not make readers skip records.
         """
@@ -391,7 +391,7 @@ class Segment:
         return position if border is not None and self._agrees(border, offset) else 0
 
     def _agrees(self, border: BatchBorder, offset: int) -> bool:
-        """Whether a batch can be the one that an index entry with that offset means."""
+        """Whether a batch can be that of an index entry with this offset."""
         return (
             border.size >= HEADER_SIZE
             and border.end <= self.size
@@ -399,7 +399,7 @@ class Segment:
         )
 
     def _indexed_in(self, data: bytes, position: int, limit: int) -> int:
-        """The last border up to a limit that index and bytes agree on; else ``position``."""
+        """Return the last border up to a limit that index and bytes agree on; else ``position``."""
         offset, border = self.offset_index.entry_at(limit)
         at = border - position
         if 0 < at <= len(data) - BORDER_SIZE and self._agrees(border_in(data, at, border), offset):
@@ -407,7 +407,7 @@ class Segment:
         return position
 
     def last_border(self, data: bytes, position: int, limit: int) -> tuple[int, int]:
-        """The last batch that fits into bytes that were read.
+        """Find the last whole batch in bytes that were read.
 
         Args:
             data: Bytes of the segment.
@@ -432,7 +432,7 @@ class Segment:
             last, border = border, following
 
     def _walk_to(self, data: bytes, position: int, end: int) -> tuple[int, int]:
-        """End and begin of the batch that ends at a border; walks from the indexed one before."""
+        """Return end and begin of the batch that ends at a border; walk from an index entry."""
         border = self._indexed_in(data, position, end - 1)
         last = border
         while border < end:

@@ -1,9 +1,9 @@
-"""One client's connection: bytes in, frames to the dispatcher, answers out in request order.
+"""One client's connection: receives bytes, dispatches frames, sends answers in order.
 
-Decides how much of a peer's input is taken in and when reading, handling or the connection itself
-stops. One request is in processing at a time: a parked Fetch or JoinGroup holds back what follows
-on the same connection (trap 64). That also bounds memory, as nothing is read ahead of a parked
-request beyond a fixed number of bytes. What a request means is the dispatcher's business.
+Decides how much of a peer's input is read, and when reading, handling or the connection stops. It
+handles one request at a time: a parked Fetch or JoinGroup delays later requests of the connection
+(trap 64). This also bounds memory, since only a fixed number of bytes is read behind a parked
+request.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ WAITING_BYTES_MAX = 1_048_576
 """Bytes of whole requests that may wait behind a parked one before reading pauses."""
 
 WAITING_REQUESTS_MAX = 128
-"""The same as a number of requests."""
+"""Most whole requests that may wait behind a parked one before reading pauses."""
 
 REQUESTS_PER_TURN_MAX = 64
-"""Requests of one connection that are handled before the others get a turn. Before its client is
-authenticated it is one, so that such connections do not hold up the others."""
+"""Most requests of one connection that are handled before others get their turn. Until its client
+is authenticated it is one, so that such connections do not delay the others."""
 
 TURN_MS_MAX = 5
-"""The same as a time, for requests that take long: the one that passes it is the turn's last."""
+"""Longest turn, for requests that take long: after this time no further one is handled."""
 
 TURN_ANSWER_BYTES_MAX = 65_536
-"""Answers of a turn are sent in one write, unless more than this waits: it bounds what they take in
-memory, and a peer that takes no more of them ends the turn."""
+"""Answers of a turn are sent in one write, or earlier if they have more bytes than this. It bounds
+their memory; a peer that does not read them ends the turn."""
 
 
 class ServedBroker(Dispatching, Protocol):
@@ -70,7 +70,7 @@ class Host(Protocol):
         loop: The event loop that everything runs on.
         pool: Room for requests in memory; None without a limit.
         taps: See the bytes of connections in tests; None otherwise.
-        handling: True while a request is handled; what it wakes is settled right after.
+        handling: True while a request is handled; operations that it wakes run directly after.
     """
 
     clock: Callable[[], int]
@@ -87,7 +87,7 @@ class Host(Protocol):
     def admit(
         self, connection: ClientConnection, endpoint: Endpoint, sock: socket.socket | None
     ) -> bool:
-        """Take a new connection into account, unless there are too many."""
+        """Count a new connection; return False if there are too many."""
         ...
 
     def hold_off(self, connection: ClientConnection) -> Timer | None:
@@ -95,7 +95,7 @@ class Host(Protocol):
         ...
 
     def forget(self, connection: ClientConnection, endpoint: Endpoint) -> None:
-        """Forget an admitted connection that is gone."""
+        """Forget an admitted connection that was closed."""
         ...
 
     def next_connection_id(self) -> int:
@@ -103,15 +103,15 @@ class Host(Protocol):
         ...
 
     def settle(self) -> None:
-        """Look at what the last request woke."""
+        """Run the operations that the last request woke."""
         ...
 
     def after_event(self) -> None:
-        """Finish an event: look at what was woken and move the alarm."""
+        """Finish an event: run woken operations and set the alarm."""
         ...
 
     def arm(self) -> None:
-        """Move the alarm to what is due first."""
+        """Set the alarm to the earliest timer."""
         ...
 
 
@@ -219,7 +219,7 @@ class ClientConnection(asyncio.Protocol):
         direct = plain_socket is not None and self._tls is None
         self._outgoing.open(transport, plain_socket.fileno() if direct else -1, self._tls)
         if direct:
-            # The transport tells at once when it had to buffer, and when that is through.
+            # `pause_writing` is called as soon as the transport buffers, `resume_writing` after.
             transport.set_write_buffer_limits(high=0)
 
     def _give_up_opening(self, now_ms: int) -> None:
@@ -227,7 +227,7 @@ class ClientConnection(asyncio.Protocol):
         self.abort()
 
     def _decrypt(self, tls: TlsChannel, transport: asyncio.Transport, data: bytes) -> bytes:
-        """Return the decrypted bytes; empty during the handshake, or when it failed."""
+        """Return the decrypted bytes; empty during the handshake and after it failed."""
         established = tls.established
         try:
             plain = tls.receive(data)
@@ -298,7 +298,7 @@ class ClientConnection(asyncio.Protocol):
             self._hold(server.pool)
 
     def _hold(self, pool: RequestPool) -> None:
-        """Account for the requests in memory; without room, stop reading for now."""
+        """Reserve room for the requests in memory; pause reading if there is none."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -321,7 +321,7 @@ class ClientConnection(asyncio.Protocol):
             transport.pause_reading()
 
     def _feed_again(self) -> None:
-        """There is room for requests again."""
+        """Continue reading, after room for requests became free."""
         self._starved = False
         pool, transport = self._server.pool, self._transport
         if pool is None or transport is None or transport.is_closing():
@@ -386,14 +386,14 @@ class ClientConnection(asyncio.Protocol):
         return waits and not self._outgoing.paused
 
     def expire(self) -> None:
-        """Close a connection that was idle for too long; at once if its peer takes nothing."""
+        """Close an idle connection; at once if its peer does not read."""
         if self._outgoing.paused or self._closing:
             self.abort()
         else:
             self.close()
 
     def close(self) -> None:
-        """Close once the answers so far are sent; no further request is handled."""
+        """Close after the present answers are sent; handle no further request."""
         self._waiting.clear()
         self._closing = True
         if not self._outgoing:
@@ -417,14 +417,14 @@ class ClientConnection(asyncio.Protocol):
             self._transport.abort()
 
     def isolate(self) -> None:
-        """Take nothing in and handle nothing until :meth:`rejoin`; for tests of partitions."""
+        """Read and handle nothing until :meth:`rejoin`; for tests of network partitions."""
         self._isolated = True
         if self._transport is not None and not self._paused_reading:
             self._paused_reading = True
             self._transport.pause_reading()
 
     def rejoin(self) -> None:
-        """Go on after :meth:`isolate`."""
+        """Continue after :meth:`isolate`."""
         self._isolated = False
         if self._transport is not None and not self._transport.is_closing():
             self._paused_reading = False
@@ -433,7 +433,7 @@ class ClientConnection(asyncio.Protocol):
             self._schedule_pump()
 
     def mute(self, throttle_ms: int) -> None:
-        """Handle nothing for so long, as the client was told in its answer (KIP-219)."""
+        """Handle no request for the throttle time of the last answer (KIP-219)."""
         if self._muted is not None:
             self._muted.cancel()
         server = self._server
@@ -444,9 +444,9 @@ class ClientConnection(asyncio.Protocol):
         self._schedule_pump()
 
     def _pump(self) -> None:
-        """Take a turn: handle what waits, in order, and send all answers in one write.
+        """Take a turn: handle waiting requests in order, and send all answers in one write.
 
-        It ends when a request parks, the peer stops reading, or the others are to get a turn.
+        It ends when a request parks, when the peer stops reading, or at the limits of a turn.
         """
         server, waiting, outgoing = self._server, self._waiting, self._outgoing
         is_stranger = self.state is not None and self.state.must_authenticate
@@ -470,7 +470,7 @@ class ClientConnection(asyncio.Protocol):
                 self._waiting_bytes -= len(frame)
                 if not self._handle(frame, now_ms):
                     return
-                # What this request woke is looked at before the next request is handled.
+                # Run the operations that this request woke before the next request is handled.
                 server.settle()
                 if outgoing.waiting_bytes > TURN_ANSWER_BYTES_MAX:
                     self._flush()
@@ -480,7 +480,7 @@ class ClientConnection(asyncio.Protocol):
         self._read_on()
 
     def _read_on(self) -> None:
-        """Take more in, if reading was paused and enough of what waited is handled."""
+        """Continue reading if it was paused and enough waiting requests are handled."""
         if (
             self._paused_reading
             and not self._isolated
@@ -514,7 +514,7 @@ class ClientConnection(asyncio.Protocol):
         except (RemoteProtocolError, CloseConnection) as error:
             self._close_for(error)
             return False
-        except Exception:  # A fault of ours costs this connection, never the broker.
+        except Exception:  # A bug closes this connection, and does not stop the broker.
             logger.exception("connection %d: request failed", connection.connection_id)
             self.close()
             return False
@@ -569,7 +569,7 @@ class ClientConnection(asyncio.Protocol):
                 parts = encode_response(
                     response, api_version=api_version, correlation_id=correlation_id
                 )
-        except Exception:  # An answer that cannot be encoded is a fault of ours.
+        except Exception:  # A bug in a handler made an answer that cannot be encoded.
             logger.exception(
                 "%s version %d cannot be encoded", type(response).__name__, api_version
             )
@@ -583,7 +583,7 @@ class ClientConnection(asyncio.Protocol):
         return True
 
     def send(self, parts: list[Buffer]) -> None:
-        """Send bytes as they are, after what waits to be sent."""
+        """Send bytes as they are, after those that wait."""
         if self._transport is None:
             return
         self._outgoing.queue(parts)
@@ -591,7 +591,7 @@ class ClientConnection(asyncio.Protocol):
             self._flush()
 
     def _flush(self) -> None:
-        """Send what waits; then close the connection if it is to be closed."""
+        """Send waiting bytes; then close the connection if that was asked for."""
         try:
             self._outgoing.flush()
         except TlsFailed:

@@ -1,8 +1,8 @@
-"""How many connections there may be, in all, of a listener, and from one address.
+"""Limits of connections: in all, of a listener, and from one address.
 
-Decides by Kafka's ``max.connections``, ``max.connection.creation.rate`` (both also as
-``listener.name.NAME...``), ``max.connections.per.ip`` and its overrides, and by the file handles
-that the process may have. A connection counts from the moment it is accepted.
+The limits are Kafka's ``max.connections``, ``max.connection.creation.rate`` (both also as
+``listener.name.NAME...``), ``max.connections.per.ip`` with its overrides, and the file handles that
+the process may have. A connection counts from the moment at which it is accepted.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 CREATION_RATE = "max.connection.creation.rate"
 
 HANDLES_KEPT = 32
-"""File handles that connections leave for everything else in the process, besides those of logs."""
+"""File handles that are neither for connections nor for logs, but for the rest of the process."""
 
 
 class ConnectionLimits:
-    """Counts of open connections, against their bounds.
+    """Counts open connections, and compares them with the limits.
 
     Args:
         config: The bounds.
@@ -54,17 +54,17 @@ class ConnectionLimits:
         self._total = 0
 
     def apply(self, config: BrokerConfig) -> None:
-        """Go by other settings; connections that are open stay."""
+        """Use other limits; open connections stay."""
         self._config = config
         self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
 
     def admit(self, listener: str, address: str, handle: int = -1) -> str | None:
-        """Count a connection, or say which bound it would break.
+        """Count a connection, or return the limit that it exceeds.
 
         Args:
-            listener: Where it came in.
-            address: Where from.
-            handle: Its file handle; -1 if that is not known.
+            listener: Listener that took it.
+            address: Address of the client.
+            handle: Its file handle; -1 if unknown.
         """
         most_handles = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         # Handles are given out from the lowest free number on.
@@ -91,9 +91,9 @@ class ConnectionLimits:
         return None
 
     def delay_ms(self, listener: str, now_ms: int) -> int:
-        """Count a new connection; milliseconds until its requests may be handled.
+        """Count a new connection; return the milliseconds until its requests may be handled.
 
-        Apache Kafka accepts it so much later (KIP-612).
+        Apache Kafka delays the accept by this time (KIP-612).
         """
         config = self._config
         bounds = [("", config.max_connection_creation_rate)]
@@ -110,7 +110,7 @@ class ConnectionLimits:
         return delay_ms
 
     def leave(self, listener: str, address: str) -> None:
-        """An admitted connection is gone."""
+        """Stop counting a closed connection."""
         self._total -= 1
         self._by_listener[listener] -= 1
         self._by_address[address] -= 1

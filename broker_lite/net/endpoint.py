@@ -1,6 +1,6 @@
 """A listener of a node while it is open.
 
-It holds what connections and the server both use of a listener, and words warnings about it.
+Connections and the server share it. It also makes the warnings about a listener at a start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Endpoint:
         self.acceptor: asyncio.Server | None = None
 
     def remarks(self) -> list[str]:
-        """What the log of a start says of it, a sentence for each danger."""
+        """Return warnings for the log, one sentence for each danger."""
         listener, found = self.listener, []
         if listener.is_open:
             found.append(f"{listener} is open to everybody who can reach this machine")
@@ -48,9 +48,9 @@ class Endpoint:
     async def close(self) -> None:
         """Accept nothing more; connections stay.
 
-        Connections that were accepted a moment ago get their turn first. asyncio makes their
-        transports in the next turn of the loop, and leaves them open, with nobody to close them,
-        if the listener is gone by then.
+        First, connections that were just accepted get their transports. asyncio makes these in the
+        next turn of the loop. If the listener is closed before, they stay open and are never
+        closed.
         """
         if self.acceptor is None:
             return

@@ -1,8 +1,8 @@
-"""What a connection has yet to send: answers on their way to one peer, in order.
+"""The bytes that a connection has yet to send, in order.
 
-It decides how bytes get to the kernel: small answers joined in one write, large ones without
-joining what is stored, encrypted piece by piece where the connection is. It counts what slow
-readers leave in memory. What is sent and when is the connection's business.
+It decides how bytes get to the kernel: small answers are joined into one write, stored batches in
+large ones are passed without a copy, and with TLS pieces are encrypted as the peer reads. It counts
+the bytes that wait for slow readers.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.security.tls_channel import TlsChannel
 
 TLS_WRITE_BYTES = 65_536
-"""How much of an answer is encrypted at a time, as the peer takes it."""
+"""Bytes of an answer that are encrypted at a time, as the peer reads them."""
 
 JOINED_BYTES_MAX = 16_384
-"""What waits is joined up to this size: to copy so little is cheaper than to hand the kernel, or
-TLS, each part by itself."""
+"""Waiting bytes up to this size are joined: copying them costs less than passing each part to the
+kernel or to TLS."""
 
 WRITEV_PARTS_MAX = 256
-"""Most parts handed to the kernel in one call; the limit of the system is 1,024 or more."""
+"""Most parts that one call passes to the kernel; the system's limit is 1,024 or more."""
 
 REFILL_BYTES = 65_536
-"""What the transport gets of an answer that the kernel did not take whole. When it is through,
-the rest is offered to the kernel again, so that a large answer is never copied into a buffer."""
+"""Bytes that the transport gets of an answer that the kernel did not take whole. When it has sent
+them, the rest goes to the kernel again, so that a large answer is never copied into a buffer."""
 
 
 class Counter(Protocol):
-    """Knows how much waits to be sent.
+    """Counts the bytes that wait to be sent.
 
     Attributes:
-        unsent_bytes: Answers in memory that their peers have yet to take, of all connections.
-        answered_bytes: All answers so far.
+        unsent_bytes: Bytes of answers of all connections that their peers have not read yet.
+        answered_bytes: Bytes of all answers so far.
     """
 
     unsent_bytes: int
@@ -46,13 +46,13 @@ class Counter(Protocol):
 
 
 class Outgoing:
-    """The bytes that wait.
+    """The waiting bytes of one connection.
 
     Args:
-        broker: Told how many there are, of all connections together.
+        broker: Has the counts of all connections.
 
     Attributes:
-        paused: True while the transport has as much as it takes; nothing is given to it then.
+        paused: True while the transport's buffer is full; it gets no bytes then.
         waiting_bytes: How many bytes wait.
     """
 
@@ -78,12 +78,12 @@ class Outgoing:
         self.waiting_bytes: int = 0
 
     def open(self, transport: asyncio.Transport, fd: int, tls: TlsChannel | None) -> None:
-        """Begin.
+        """Begin to send.
 
         Args:
-            transport: Of the connection.
-            fd: Its socket, which answers are written to directly; -1 where they cannot be.
-            tls: Encrypts what is sent, if anything does.
+            transport: The connection's transport.
+            fd: Handle of its socket, for direct writes; -1 if these are not possible.
+            tls: Encrypts the bytes; None without TLS.
         """
         self._transport = transport
         self._fd = fd
@@ -93,7 +93,7 @@ class Outgoing:
         return bool(self._parts)
 
     def queue(self, parts: list[Buffer]) -> None:
-        """Keep bytes for the next :meth:`flush`, after what waits."""
+        """Keep bytes for the next :meth:`flush`, after those that wait."""
         self._parts.extend(parts)
         size = 0
         for part in parts:
@@ -102,10 +102,10 @@ class Outgoing:
         self._broker.answered_bytes += size
 
     def flush(self) -> None:
-        """Send what waits, as far as the peer takes it.
+        """Send waiting bytes, as far as the peer takes them.
 
         Raises:
-            TlsFailed: It cannot be encrypted; the connection is to be aborted.
+            TlsFailed: Encryption failed; the connection must be aborted.
         """
         transport = self._transport
         if self._parts and not self.paused and transport is not None:
@@ -121,13 +121,13 @@ class Outgoing:
             self._count()
 
     def drop(self) -> None:
-        """Forget what waits."""
+        """Drop the waiting bytes."""
         self._parts.clear()
         self.waiting_bytes = 0
         self._count()
 
     def close(self) -> None:
-        """Forget everything: the connection is gone."""
+        """Drop everything after the connection was lost."""
         self._fd = -1
         self._transport = None
         self.drop()
@@ -138,7 +138,7 @@ class Outgoing:
         self._counted = self.waiting_bytes
 
     def _flush_to_kernel(self, transport: asyncio.Transport) -> None:
-        """Hand the kernel what it takes without joining: a Fetch answer is mostly stored batches.
+        """Pass parts to the kernel without joining: a Fetch answer is mostly stored batches.
 
         Only called while the transport's own buffer is empty, so that bytes stay in order.
         """
@@ -165,8 +165,8 @@ class Outgoing:
             if len(rest) > REFILL_BYTES:
                 outgoing.appendleft(rest[REFILL_BYTES:])
                 rest = rest[:REFILL_BYTES]
-            # The kernel is full. What the transport buffers now makes it call `pause_writing`,
-            # and `resume_writing` once there is room again.
+            # The kernel's buffer is full. The transport buffers these bytes, calls `pause_writing`,
+            # and later `resume_writing`.
             self.paused = True
             self.waiting_bytes -= len(rest)
             transport.write(rest)
@@ -175,7 +175,7 @@ class Outgoing:
             self.paused = False
 
     def _flush_through(self, transport: asyncio.Transport) -> None:
-        """Give the transport what it takes, encrypted where the connection is."""
+        """Give the transport what it takes, encrypted if the connection has TLS."""
         outgoing, tls = self._parts, self._tls
         while outgoing and not self.paused:
             part = outgoing.popleft()

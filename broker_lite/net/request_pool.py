@@ -1,8 +1,8 @@
-"""How many bytes of requests the broker holds: ``queued.max.request.bytes``.
+"""Limits the bytes of requests in memory: ``queued.max.request.bytes``.
 
-A connection asks for room before it reads a request further than its first bytes. Once it has room,
-it may read its request to the end, so that requests that wait for room never hold up those that
-have it. The last request may overdraw the pool, as in Kafka's ``SimpleMemoryPool``.
+A connection asks for room before it reads more than a request's first bytes. With room,
+it may read its request to the end, so that requests without room never delay those that
+have it. The last request may exceed the limit, as in Kafka's ``SimpleMemoryPool``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class RequestPool:
     """Room for requests in memory.
 
     Args:
-        limit_bytes: From how many bytes on there is no room.
+        limit_bytes: Bytes from which on no request gets room.
     """
 
     __slots__ = ("_free_bytes", "_waiting")
@@ -34,7 +34,7 @@ class RequestPool:
         Args:
             owner: The connection that asks.
             size: How many bytes it will hold.
-            resume: Called once when there is room, if there is not now; it asks again then.
+            resume: If there is no room now, called once when there is; it must ask again.
 
         Returns:
             Whether there was room.
@@ -46,7 +46,7 @@ class RequestPool:
         return True
 
     def give_back(self, size: int) -> None:
-        """Return room; those that wait ask again, the longest first."""
+        """Return room; the waiting connections ask again, in the order of their requests."""
         self._free_bytes += size
         while self._free_bytes > 0 and self._waiting:
             owner = next(iter(self._waiting))

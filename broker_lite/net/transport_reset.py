@@ -1,4 +1,4 @@
-"""Ends a connection so that the peer sees a reset: what a dead machine would look like to it."""
+"""Ends a connection so that the peer sees a reset, as if this machine had died."""
 
 from __future__ import annotations
 

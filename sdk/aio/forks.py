@@ -1,8 +1,8 @@
 """Clients in a forked child process: their loops, threads and sockets are the parent's.
 
-A child that used them would put its own bytes between the parent's, or wait for answers that the
-parent reads. So every client that was started before the fork refuses its calls in the child; one
-that was only made can be started there.
+A child that used them would write its own bytes between those of the parent, or wait for answers
+that the parent reads. So a client that was started before the fork refuses calls in the child. One
+that was made and not started can be started there.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from onceflow.sdk.errors import IllegalStateError
 
 
 class Inherited(Protocol):
-    """A part of a client that must know of a fork."""
+    """A part of a client that must be told of a fork."""
 
     def after_fork(self) -> None:
-        """In a forked child: refuse everything from now on."""
+        """Refuse every call from now on; called in a forked child."""
 
 
 _STARTED: weakref.WeakSet[Inherited] = weakref.WeakSet()
@@ -30,7 +30,7 @@ def watch(part: Inherited) -> None:
 
 
 def forked_error(what: str) -> IllegalStateError:
-    """The error of a client that was started before a fork.
+    """Return the error of a client that was started before a fork.
 
     Args:
         what: The client, such as "producer".

@@ -1,4 +1,4 @@
-"""Takes the figures of a client at one moment; may be called from any thread."""
+"""Reads the metrics of a client at one moment; may be called from any thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onceflow.sdk.observe.metrics import (
 
 
 def producer_metrics(engine: ProducerEngine[DeliveryHandle]) -> ProducerMetrics:
-    """The figures of a producer."""
+    """Return the metrics of a producer."""
     counters, accumulator = engine.sender.counters, engine.accumulator
     now_ms = engine.pool.clock_ms()
     return ProducerMetrics(
@@ -82,7 +82,7 @@ def _read_of(counted: TopicRead, now_ms: int) -> ConsumerTopicMetrics:
 
 
 def consumer_metrics(engine: ConsumerEngine) -> ConsumerMetrics:
-    """The figures of a consumer."""
+    """Return the metrics of a consumer."""
     counters, isolation = engine.counters, engine.config.isolation
     now_ms = engine.pool.clock_ms()
     states = list(engine.subscription)

@@ -28,7 +28,7 @@ def watch(owner: object, incomplete: Mapping[ProducerBatch, None]) -> Watch:
     """Warn when a producer is garbage-collected without a close; ``close`` detaches the watch.
 
     Args:
-        owner: What lives as long as the producer can send.
+        owner: An object that lives as long as the producer can send.
         incomplete: Its batches without an outcome; must not refer to ``owner``.
     """
     return weakref.finalize(owner, _tell, incomplete, os.getpid())
@@ -50,7 +50,7 @@ def watch_member(owner: object, member: Membership, group_id: str) -> MemberWatc
     watch.
 
     Args:
-        owner: What lives as long as the consumer is a member.
+        owner: An object that lives as long as the consumer is a member.
         member: The member; must not refer to ``owner``.
         group_id: Its group.
     """
@@ -61,7 +61,7 @@ def _tell_group(member: Membership, group_id: str, process_id: int) -> None:
     if os.getpid() != process_id or not member.is_member:
         return
     consumer_log.warning(
-        "a consumer of group %s was not closed, so its partitions go to nobody until its session "
+        "a consumer of group %s was not closed, so its partitions have no reader until its session "
         "times out: call close() or use with",
         group_id,
     )

@@ -1,6 +1,6 @@
-"""Waiting until something happened or a moment came, without a task for each wait.
+"""Lets tasks wait for a wake-up or a time, without a task for each wait.
 
-A wake-up without a waiter is kept for the next wait. It carries no data: the woken task looks at
+A wake-up without a waiter is kept for the next wait. It carries no data; the woken task finds out
 what changed.
 """
 
@@ -10,7 +10,7 @@ import asyncio
 
 
 class Waker:
-    """Some wait, others wake all of them; belongs to one event loop."""
+    """Wakes all waiting tasks at once; belongs to one event loop."""
 
     __slots__ = ("_awake", "_waiters")
 

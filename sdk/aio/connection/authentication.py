@@ -1,6 +1,6 @@
 """Authenticating connections: nonces, tokens of the user's provider, and when to do it again.
 
-``onceflow.sdk.core.connection.sasl`` holds the conversations.
+``onceflow.sdk.core.connection.sasl`` has the mechanisms.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ CLOSE_GRACE_S: Final = 0.5
 
 
 class Authenticator:
-    """Begins the conversations that authenticate the connections of one client.
+    """Makes the flows that authenticate the connections of one client.
 
     At most one call of the token provider runs at a time, and all connections that need a token
-    share it: a provider that hangs costs one thread, not one for each try.
+    share it. So a provider that hangs takes one thread, not one for each try.
     """
 
     def __init__(self, config: ClientConfig) -> None:
-        """Make it; the provider is not called yet.
+        """Make the object; the provider is not called yet.
 
         Args:
             config: Mechanism, credentials, and how long a token may take.
@@ -82,14 +82,14 @@ class Authenticator:
         task = self._asking
         is_late = loop.time() >= self._asking_until_s
         if task is not None and not task.done() and is_late and not self._in_thread:
-            task.cancel()  # The thread goes on: the next call waits for the same one.
+            task.cancel()  # The thread continues: the next call waits for the same one.
             task = None
         if task is None or task.done():
             task = loop.create_task(self._ask(), name="onceflow-token")
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._asking, self._asking_until_s = task, loop.time() + self._limit_ms / 1000
-        # The future is awaited, not the task: a caller that gives up does not cancel the token for
-        # others, and a provider that raises CancelledError cancels no caller.
+        # Wait for the task without awaiting it: a caller that gives up does not cancel the token
+        # for others, and a provider that raises CancelledError cancels no caller.
         await asyncio.wait({task}, timeout=max(0.0, self._asking_until_s - loop.time()))
         if not task.done():
             raise BrokerConnectionError(
@@ -130,6 +130,6 @@ class Authenticator:
 
 
 def renewal_delay_ms(lifetime_ms: int) -> int:
-    """Return after what time a session of this lifetime must be renewed."""
+    """Return the time after which a session of this lifetime must be renewed."""
     share = random.uniform(RENEW_SHARE_MIN, RENEW_SHARE_MAX)
     return max(RENEW_PAUSE_MS, int(lifetime_ms * share))

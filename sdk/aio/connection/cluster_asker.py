@@ -1,7 +1,7 @@
 """Asks a cluster about many items, and repeats retriable failures until a limit.
 
 It decides which brokers to ask (leaders, coordinators, any), which failures to retry, and how
-failures of single items are raised. The callers pass the questions as flows of the core.
+failures of single items are raised. The callers pass the requests as flows of the core.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ NO_SUCH_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 """Final for requests that name topics: waiting for a topic to appear would only delay the error."""
 
 VISIBLE_LIMIT_MS: Final = 10_000
-"""How long creating a topic waits until brokers show it, after the controller made it."""
+"""Longest wait until brokers know a topic, after the controller made it."""
 
 
 class ClusterAsker:
-    """Carries an admin client's questions to the right brokers."""
+    """Sends an admin client's requests to the right brokers."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -57,7 +57,7 @@ class ClusterAsker:
         self._pool.check_usable()
 
     async def controller(self) -> int:
-        """Return a broker that takes requests for the controller: with ZooKeeper the controller,
+        """Return a broker that accepts requests for the controller: with ZooKeeper the controller,
         else any.
 
         Raises:
@@ -81,8 +81,8 @@ class ClusterAsker:
         """Ask the leader of each partition.
 
         Args:
-            partitions: What to ask about.
-            flow: Makes the conversation with one node about its partitions, within a limit in
+            partitions: The partitions.
+            flow: Makes the flow for one node and its partitions, within a limit in
                 milliseconds.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
         """
@@ -165,7 +165,7 @@ class ClusterAsker:
         """Ask a broker that takes requests for the controller about several items.
 
         Args:
-            items: What to ask about.
+            items: The items.
             flow: Makes the conversation about some of them, given a limit in milliseconds and the
                 node to ask.
             timeout_ms: Limit for the whole, default ``default_api_timeout_ms``.
@@ -198,14 +198,14 @@ class ClusterAsker:
         final: Collection[int] = (),
         coordinator: Callable[[K], Coordinator] | None = None,
     ) -> dict[K, V]:
-        """Ask for items until each one has a result or an error that does not pass.
+        """Ask about items until each one has a result or a final error.
 
         Args:
-            items: What to ask about.
+            items: The items.
             ask: Asks once about some items, within a limit in milliseconds.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
             final: Error codes that are not worth another try here, though they may pass.
-            coordinator: Whom an item's question goes to, if to a coordinator.
+            coordinator: Returns the coordinator of an item, if the request goes to one.
 
         Returns:
             Result by item.

@@ -1,7 +1,7 @@
-"""Connections to brokers: opens, shares, backs off, closes idle ones.
+"""Opens and shares connections to brokers, backs off after failures, closes idle ones.
 
 There is one connection per node and purpose, which concurrent callers share. After a failure the
-next try to the same address waits (KIP-144). The connector does not know topics or requests.
+next try to the same address waits (KIP-144).
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ Key = tuple[str, int, str]
 """Host, port and purpose."""
 
 TRIES_BEFORE_WARNING = 4
-"""A broker that restarts fails a few times. From this number of failures in a row on, each doubling
-is logged: after about half a second, three, ten, and thirty seconds."""
+"""A broker that restarts refuses a few tries. From this number of failures in a row on, each
+doubling is logged: after about half a second, three, ten, and thirty seconds."""
 
 
 class Connector:
     """The sockets of a pool.
 
     Attributes:
-        versions: What each node offered when it was last connected to.
-        extra_nodes: Nodes that a coordinator answer named before the metadata did.
-        traffic: What the sockets carried.
+        versions: Versions that each node offered at the last connection.
+        extra_nodes: Coordinators that an answer named before the metadata did.
+        traffic: Counts of bytes and requests.
     """
 
     def __init__(self, config: ClientConfig, random_source: Callable[[], float]) -> None:
@@ -68,7 +68,7 @@ class Connector:
         self._authenticator = Authenticator(config)
 
     def find(self, node: Node | None, purpose: str) -> BrokerConnection | None:
-        """The open connection to a node for a purpose, None when there is none."""
+        """Return the open connection to a node for a purpose; None if there is none."""
         if node is None:
             return None
         key = (node.host, node.port, purpose)
@@ -79,7 +79,7 @@ class Connector:
         return found
 
     async def connect(self, node: Node, purpose: str) -> BrokerConnection:
-        """The connection to a node for a purpose, made if needed.
+        """Return the connection to a node for a purpose; open it if needed.
 
         Args:
             node: The broker.
@@ -122,19 +122,19 @@ class Connector:
     async def use_any(
         self, nodes: Sequence[Node], use: Callable[[BrokerConnection], Coroutine[object, object, T]]
     ) -> T:
-        """Do something over a connection to any of the nodes, else to any bootstrap server.
+        """Use a connection to any of the nodes, else to any bootstrap server.
 
         A server that is silent does not keep the next one from being tried; see `first_answer`.
 
         Args:
             nodes: The known brokers.
-            use: What to do with a connection; it may be done over several of them at once.
+            use: Called with a connection; several calls may run at once.
 
         Returns:
-            What the first one returned.
+            The result of the first call that succeeded.
 
         Raises:
-            KafkaError: No server could be reached, or was of use.
+            KafkaError: No server could be reached, or each call failed.
         """
 
         async def use_node(node: Node) -> T:
@@ -190,7 +190,7 @@ class Connector:
             connection.close()
 
     def close_idle(self) -> None:
-        """Close what was not used for ``connections_max_idle_ms``."""
+        """Close connections that were not used for ``connections_max_idle_ms``."""
         for connection in list(self._open.values()):
             if self._is_stale(connection):
                 connection.close()

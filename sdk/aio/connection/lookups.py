@@ -1,9 +1,8 @@
-"""Blocking work beside an event loop: each call in its own daemon thread.
+"""Runs blocking work beside an event loop: each call in a separate daemon thread.
 
-It decides where serializers' and deserializers' look-ups run, and how a consumer hears of them.
-
-The loop's executor is not used, because a program could then not end before a registry that does
-not answer has used up its time limit.
+Look-ups of serializers and deserializers run in it, such as requests to a schema registry. The
+loop's executor is not used: a program could not end before the time limit of a registry that does
+not answer.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Run a blocking function without holding up the loop.
+    """Run a blocking function in a thread, so that the loop continues.
 
     When the wait is cancelled, the function still runs to its end.
 
     Args:
-        function: What to run; safe to be run in any thread.
+        function: The function; it may run in any thread.
 
     Returns:
-        What it returns; what it raises is raised here.
+        Its result; its exception is raised here.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
@@ -63,13 +62,13 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 async def after_lookups(work: Callable[[], T]) -> T:
-    """Do something that may need look-ups, without holding up the loop for them.
+    """Call a function that may need look-ups, and run these in threads.
 
     Args:
-        work: Raises LookupNeeded for what must be loaded first.
+        work: Raises LookupNeeded if something must be looked up first.
 
     Raises:
-        KafkaError: What the work or a look-up raised.
+        KafkaError: The error of the function or of a look-up.
     """
     for _ in range(LOOKUPS_MAX):
         try:
@@ -83,7 +82,7 @@ async def after_lookups(work: Callable[[], T]) -> T:
 async def encode(
     data: object, serializer: SerializerFunction | None, what: str, topic: str
 ) -> bytes | None:
-    """Bytes of a key or value; see ``to_bytes``."""
+    """Return the bytes of a key or value; see ``to_bytes``."""
     return await after_lookups(lambda: to_bytes(data, serializer, what, topic))
 
 
@@ -91,10 +90,10 @@ class Lookups:
     """Look-ups that a consumer's records wait for, one at a time, while polling goes on."""
 
     def __init__(self, on_done: Callable[[], None]) -> None:
-        """Make it; nothing runs.
+        """Make the object; nothing runs yet.
 
         Args:
-            on_done: Called in the loop when records may be tried again.
+            on_done: Called in the loop when records can be tried again.
         """
         self._on_done = on_done
         self._task: asyncio.Task[object] | None = None
@@ -103,10 +102,10 @@ class Lookups:
     def need(
         self, waiting: Mapping[TopicPartition, LookupNeeded]
     ) -> dict[TopicPartition, KafkaError]:
-        """Load what the next records of some partitions wait for.
+        """Start the look-ups that the next records of some partitions wait for.
 
         Args:
-            waiting: What their deserializers raised.
+            waiting: The exceptions of their deserializers, by partition.
 
         Returns:
             Partitions whose look-up failed since the last call, and why.

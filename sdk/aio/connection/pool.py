@@ -1,4 +1,4 @@
-"""Connections to the brokers of one cluster, by node and purpose, and what is known of the cluster.
+"""Connections to the brokers of one cluster, by node and purpose, and the cluster's metadata.
 
 The pool decides which socket a request takes, when to reconnect, and when to refresh the metadata;
 it goes back to the bootstrap list when no known broker answers (KIP-899). Its users decide what
@@ -48,7 +48,7 @@ log: logging.Logger = logging.getLogger("onceflow.pool")
 T = TypeVar("T")
 
 COORDINATOR: Final = "coordinator"
-"""Name of the socket for requests to coordinators, beside those that wait there for long."""
+"""Name of the connection for requests to coordinators that are answered soon."""
 
 
 class ConnectionPool:
@@ -60,8 +60,8 @@ class ConnectionPool:
     Args:
         config: The client's configuration.
         random_source: Numbers from 0 to 1 for the jitter of waits.
-        topics_idle_ms: Topics that were not asked for in this time are refreshed no more; None
-            where their user calls ``forget_topics``.
+        topics_idle_ms: Topics that were not asked for in this time are no longer refreshed; None
+            if the caller uses ``forget_topics``.
 
     Attributes:
         config: The client's configuration.
@@ -97,7 +97,7 @@ class ConnectionPool:
     # life
 
     async def start(self, *, timeout_ms: int | None = None) -> None:
-        """Reach a broker and learn the cluster. Calling it again does nothing.
+        """Connect to a broker and get the metadata. Calling it again does nothing.
 
         Args:
             timeout_ms: Limit; default ``default_api_timeout_ms``.
@@ -123,7 +123,7 @@ class ConnectionPool:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """In a forked child: refuse every use."""
+        """Refuse every call from now on; called in a forked child."""
         self.is_foreign = True
 
     async def close(self) -> None:
@@ -142,7 +142,7 @@ class ConnectionPool:
             task.cancel()
         try:
             await asyncio.gather(*tasks, return_exceptions=True)
-        finally:  # Also when the caller is cancelled meanwhile.
+        finally:  # Even if the caller is cancelled meanwhile.
             await self._connector.close()
 
     @property
@@ -152,7 +152,7 @@ class ConnectionPool:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the pool's own task was cancelled from outside, as at the end of a loop."""
+        """Whether the pool's task was cancelled from outside, as at the end of a loop."""
         task = self._maintenance
         return task is not None and not self._closed and (task.done() or task.cancelling() > 0)
 
@@ -196,7 +196,7 @@ class ConnectionPool:
         """Run a callback now if this is the pool's loop, else soon in it.
 
         Args:
-            callback: What to run; callable from other threads and from signal handlers.
+            callback: The function; this may be called from other threads and from signal handlers.
         """
         loop = self._loop
         if loop is None or loop.is_closed():
@@ -224,14 +224,14 @@ class ConnectionPool:
         max_version: int | None = None,
         connection: str = DEFAULT,
     ) -> Response:
-        """Ask one broker and wait for its answer; nothing is repeated.
+        """Send a request to one broker and wait for its answer; nothing is repeated.
 
         Args:
             node_id: The broker; None takes any that answers.
-            request: The request; spoken in the highest version that both sides know.
+            request: The request; sent in the highest version that client and broker have.
             timeout_ms: Limit for the answer, default ``request_timeout_ms``. A broker that does
                 not answer in time loses the connection (it may be half-open).
-            max_version: Highest version to speak.
+            max_version: Highest version to use.
             connection: Name of the socket: a broker answers in order, so a long poll needs its
                 own.
 
@@ -247,7 +247,7 @@ class ConnectionPool:
         return await channel.send(request, timeout_ms=timeout_ms, max_version=max_version)
 
     async def ready(self, node_id: int | None, connection: str = DEFAULT) -> BrokerConnection:
-        """A connection on which a request may be written at once.
+        """Return a connection on which a request may be written at once.
 
         Args:
             node_id: The broker; None takes any that answers.
@@ -268,7 +268,7 @@ class ConnectionPool:
             await asyncio.sleep(wait_ms / 1000)
 
     async def connect(self, node_id: int, connection: str = DEFAULT) -> BrokerConnection:
-        """The open connection to a node, made if needed.
+        """Return the open connection to a node; open it if needed.
 
         Args:
             node_id: The broker.
@@ -284,7 +284,7 @@ class ConnectionPool:
         return await self._connector.connect(node, connection)
 
     def open_connection(self, node_id: int, connection: str) -> BrokerConnection | None:
-        """The connection to a node if it is open and may be used now, without waiting.
+        """Return the connection to a node if it is open and may be used now, without waiting.
 
         Args:
             node_id: The broker.
@@ -296,18 +296,18 @@ class ConnectionPool:
         return found
 
     async def run(self, flow: Flow[T], *, timeout_ms: int | None = None) -> T:
-        """Drive a flow to its end.
+        """Run a flow to its end.
 
         Args:
-            flow: The conversation.
-            timeout_ms: Limit for the whole, default ``default_api_timeout_ms``; a wait that
+            flow: The flow.
+            timeout_ms: Limit for the whole flow, default ``default_api_timeout_ms``; a wait that
                 would pass it raises RequestTimedOutError inside the flow.
 
         Returns:
-            What the flow returns.
+            The flow's result.
 
         Raises:
-            KafkaError: What the flow raises.
+            KafkaError: The flow's error.
         """
         self.check_usable()
         limit_ms = limit_of(timeout_ms, self.config.default_api_timeout_ms)
@@ -350,8 +350,8 @@ class ConnectionPool:
             purpose = COORDINATOR
         else:
             node_id, purpose = target, DEFAULT
-        # The connection keeps its own limit: a caller that runs out of time says nothing about the
-        # broker, and others may wait on the same connection.
+        # The request keeps its own limit on the connection: the broker is not dead because this
+        # caller's time is over, and others may wait on the same connection.
         try:
             async with asyncio.timeout(left_ms / 1000):
                 return await self.request(
@@ -378,7 +378,7 @@ class ConnectionPool:
             request_type: The request.
 
         Returns:
-            The version; None when there is no common one, or no connection was made yet.
+            The version; None if there is no common one, or no connection was made yet.
         """
         versions = self.versions(node_id)
         return None if versions is None else versions.pick(request_type)
@@ -398,8 +398,8 @@ class ConnectionPool:
 
         Args:
             topics: Topics to ask for, also from now on; None asks for those asked for before.
-            remember: False asks for these topics only this once: they are in the view that is
-                returned, and in `metadata` only if somebody else asked for them.
+            remember: False asks for these topics only once: they are in the returned view, and in
+                `metadata` only if another call asks for them.
             all_topics: Ask for every topic of the cluster instead.
             allow_auto_topic_creation: Let the broker create missing topics if it is set up so.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
@@ -427,7 +427,7 @@ class ConnectionPool:
         return 0 if self._loop is None else loop_ms(self._loop)
 
     def connection_metrics(self) -> ConnectionMetrics:
-        """Figures of the connections; from any thread."""
+        """Return the metrics of the connections; from any thread."""
         from onceflow.sdk.observe.metrics import ConnectionMetrics  # Late: most programs never ask.
 
         now_ms = self.clock_ms()
@@ -435,11 +435,11 @@ class ConnectionPool:
         return ConnectionMetrics.of(self._connector.traffic, now_ms - updated_ms, now_ms)
 
     def remember_topics(self, topics: Iterable[str]) -> None:
-        """Keep the metadata of these topics fresh from now on, whether they are known or not."""
+        """Refresh the metadata of these topics from now on, whether they exist or not."""
         self._topics.update(dict.fromkeys(topics, self.clock_ms()))
 
     def _leave_idle_topics(self) -> None:
-        """Forget topics that were not asked for lately: a long-lived client would keep them all."""
+        """Forget topics that were not asked for lately; a long-lived client would keep them all."""
         if self._topics_idle_ms is not None:
             since_ms = self.now_ms() - self._topics_idle_ms
             self.forget_topics([name for name, at_ms in self._topics.items() if at_ms < since_ms])
@@ -452,7 +452,7 @@ class ConnectionPool:
         self.metadata = self.metadata.without_topics(names)
 
     def apply_metadata(self, metadata: ClusterMetadata) -> None:
-        """Replace the metadata by newer ones, such as with a leader from an error (KIP-951)."""
+        """Replace the metadata by a newer view, such as with a leader from an error (KIP-951)."""
         if metadata is not self.metadata:
             self.metadata = metadata
             for listener in tuple(self.metadata_listeners):
@@ -493,7 +493,7 @@ class ConnectionPool:
                 if isinstance(error, KafkaError):
                     if not error.retriable:
                         raise
-                    reason = error  # The earlier error says more than the timeout of the last try.
+                    reason = error  # It says more than the timeout of the last try.
                 waits_ms, setting = self._patience(limit_ms)
                 if self.now_ms() + delay_ms >= began_ms + waits_ms:
                     tried = self._connector.tried(reason or error)
@@ -521,7 +521,7 @@ class ConnectionPool:
         return limit_ms, ""
 
     def troubles(self) -> str:
-        """Which addresses could not be reached lately, as the end of a message; empty if none."""
+        """Return the addresses that could not be reached lately, as the end of a message."""
         return self._connector.troubles()
 
     async def _ask_any(self, ask: Callable[[BrokerConnection], Coroutine[object, object, T]]) -> T:
@@ -543,7 +543,7 @@ class ConnectionPool:
                 await self.refresh_metadata()
             except KafkaError as error:
                 log.warning("the cluster's metadata could not be refreshed: %s", error)
-            except Exception:  # A fault of this library: without the task, metadata grows old.
+            except Exception:  # A bug in this library: without the task, metadata is not refreshed.
                 log.exception("the cluster's metadata could not be refreshed")
 
     # coordinators
@@ -562,7 +562,7 @@ class ConnectionPool:
             Its node id.
 
         Raises:
-            KafkaError: It could not be found in time, or the broker refuses for good.
+            KafkaError: It could not be found in time, or the broker refuses.
         """
         self.check_usable()
         kind = CoordinatorType(key_type)
@@ -585,7 +585,7 @@ class ConnectionPool:
         return self._coordinators[key, kind]
 
     def forget_coordinator(self, key: str, key_type: CoordinatorType | int) -> None:
-        """Forget a coordinator that moved or is gone; the next use looks for it again."""
+        """Forget a coordinator that moved or ended; the next use looks for it again."""
         self._coordinators.pop((key, CoordinatorType(key_type)), None)
 
     async def _find_coordinator(self, key: str, kind: CoordinatorType, limit_ms: int) -> None:
@@ -622,9 +622,9 @@ class ConnectionPool:
     async def _once(
         self, key: object, work: Callable[[], Coroutine[object, object, object]]
     ) -> object:
-        """Let concurrent callers of the same work share one task and its result.
+        """Run work once for all concurrent callers, which share one task and its result.
 
-        A caller that is cancelled leaves the task to the others.
+        A cancelled caller does not cancel the task of the others.
         """
         task = self._shared.get(key)
         if task is None:

@@ -1,7 +1,7 @@
-"""The first answer of several servers, when some of them may be silent.
+"""Gets the first answer of several servers, of which some may be silent.
 
-It decides when to try the next server beside those that have not answered yet, and which of several
-failures to raise. The caller decides what the servers are asked.
+It decides when to try the next server while others have not answered yet, and which of several
+failures to raise. The caller makes the requests.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from onceflow.sdk.errors import ConfigError, FatalError, KafkaError
 T = TypeVar("T")
 
 PATIENCE_MS: Final = 1_000
-"""How long one server may be silent before the next one is tried as well. A handshake with TLS and
+"""How long one server may be silent before the next one is tried too. A handshake with TLS and
 SASL across continents takes about half of that."""
 
 
 async def first_answer(attempts: Sequence[Callable[[], Coroutine[object, object, T]]]) -> T:
     """Return the result of the first attempt that succeeds.
 
-    The next attempt begins as soon as one failed, or after ``PATIENCE_MS`` without an answer; the
-    earlier ones go on beside it. The rest is cancelled when one succeeds.
+    The next attempt begins when one fails, or after ``PATIENCE_MS`` without an answer; the
+    earlier ones continue. When one succeeds, the others are cancelled.
 
     Args:
-        attempts: What to try, in this order; each may raise KafkaError. At least one.
+        attempts: The attempts in order, at least one; each may raise KafkaError.
 
     Raises:
-        KafkaError: All failed. An error of this client's settings or credentials comes first,
-            since no repetition mends it; then one that may pass, since it is worth a repetition.
+        KafkaError: All failed. It is an error of this client's settings or credentials, if there
+            is one, since no retry helps then; else a retriable one, if there is one.
     """
     waiting: set[asyncio.Task[T]] = set()
     failures: list[KafkaError] = []
@@ -65,7 +65,7 @@ def _note_failure(task: asyncio.Task[T]) -> None:
 
 
 def decisive(failures: Sequence[KafkaError]) -> KafkaError:
-    """The failure that tells most about why no server answered."""
+    """Return the failure that best explains why no server answered."""
     for error in failures:
         if isinstance(error, FatalError | ConfigError):
             return error

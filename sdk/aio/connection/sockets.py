@@ -1,6 +1,6 @@
-"""Names, addresses and sockets: reaching one address, and asking an address whether it speaks TLS.
+"""Resolves names, connects sockets, and finds out whether an address speaks TLS.
 
-It decides in which order the addresses of a name are tried and what counts as a refusal.
+It decides in which order the addresses of a name are tried, and which errors are refusals.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROBE_LIMIT_S: Final = 1.0
 """How long an address may take to answer whether it speaks TLS."""
 
 REFUSALS: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH})
-"""Errors of connecting to an address where no server listens; they come at once."""
+"""Errors of a connection to an address where no server listens; they occur at once."""
 
 
 async def _addresses(host: str, port: int) -> list[tuple[int, int, int, str, Any]]:
@@ -32,28 +32,28 @@ async def _addresses(host: str, port: int) -> list[tuple[int, int, int, str, Any
         return [*socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=figures)]
     resolve = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     try:
-        # Not in the loop's executor: the program's end would wait for a name server.
+        # Not in the loop's executor: the program could not end while a name server is silent.
         return [*await in_thread(resolve)]
     except RuntimeError:
-        # At the end of the program threads cannot be begun any more, and the loop serves nobody
-        # but a producer that is being closed.
+        # At the end of the program no thread can be started. The loop then serves only a producer
+        # that is being closed, so it may wait here.
         return [*resolve()]
 
 
 async def connect_socket(
     loop: asyncio.AbstractEventLoop, host: str, port: int, config: ClientConfig
 ) -> socket.socket:
-    """Connect to the first address of a name that takes the connection (KIP-602).
+    """Connect to the first address of a name that accepts the connection (KIP-602).
 
-    Each address gets its share of the time, so that one that swallows packets does not hide the
-    others. (asyncio's own way of racing addresses leaks sockets in Python 3.11.)
+    Each address gets a share of the time, so that one without an answer does not keep the others
+    from being tried. (asyncio's own racing of addresses leaks sockets in Python 3.11.)
     """
     try:
         found = await _addresses(host, port)
     except socket.gaierror as error:
         raise refusal(f"{host}:{port}: {describe(error)}") from error
     if host == "localhost":
-        # It means both loopback addresses (RFC 6761), whatever a hosts file leaves out.
+        # localhost means both loopback addresses (RFC 6761), even if a hosts file lacks one.
         known = {entry[4][0] for entry in found}
         missing = {"127.0.0.1", "::1"} - known if socket.has_ipv6 else set()
         for loopback in missing:
@@ -123,7 +123,7 @@ async def speaks_tls(
 
 
 class _FirstBytes(asyncio.Protocol):
-    """Tells the first bytes that arrive; none if the connection ends before."""
+    """Reports the first bytes that arrive; none if the connection ends before."""
 
     def __init__(self, answer: asyncio.Future[bytes]) -> None:
         self._answer = answer
@@ -140,7 +140,7 @@ class _FirstBytes(asyncio.Protocol):
 
 
 def _client_hello() -> bytes:
-    """The first message of a TLS handshake; which certificates would do is not asked."""
+    """Return the first message of a TLS handshake; the peer's certificate does not matter."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

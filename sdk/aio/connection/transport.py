@@ -1,7 +1,7 @@
 """One socket to a broker: bytes in and out, and the futures of waiting callers.
 
-The connection machine decides what the bytes mean and when the peer counts as dead; this module
-only moves bytes, arms one timer, and fails every waiter when the socket is gone.
+``core.connection.connection`` decides what the bytes mean and when the peer counts as dead. This
+module moves bytes, sets one timer, and fails every waiter when the socket is closed.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ log: logging.Logger = logging.getLogger("onceflow.connection")
 
 
 def loop_ms(loop: asyncio.AbstractEventLoop) -> int:
-    """The loop's clock in whole milliseconds."""
+    """Return the loop's clock in whole milliseconds."""
     return int(loop.time() * 1000)
 
 
 class AnswerCallback:
-    """A callback that takes an answer at once; a future would cost a turn of the loop."""
+    """A callback that gets an answer at once; a future would take another turn of the loop."""
 
     __slots__ = ("_is_done", "_then")
 
@@ -64,30 +64,30 @@ class AnswerCallback:
         return self._is_done
 
     def cancelled(self) -> bool:
-        """Never; as with a future."""
+        """Return False; part of a future's interface."""
         return False
 
     def set_result(self, response: Response) -> None:
-        """The answer came."""
+        """Pass the answer to the callback."""
         self._tell(response, None)
 
     def set_exception(self, error: KafkaError) -> None:
-        """No answer will come."""
+        """Pass the error to the callback."""
         self._tell(None, error)
 
     def exception(self) -> None:
-        """Nothing: the callback knows; as with a future."""
+        """Return None; part of a future's interface."""
 
     def _tell(self, response: Response | None, error: KafkaError | None) -> None:
         self._is_done = True
         try:
             self._then(response, error)
-        except Exception:  # The connection serves others too.
+        except Exception:  # A bug in one caller must not end the connection of others.
             log.exception("a response could not be processed")
 
 
 class _Held(NamedTuple):
-    """A request that is to be sent."""
+    """A request that waits to be sent."""
 
     request: Request
     version: int
@@ -101,7 +101,7 @@ class BrokerConnection(asyncio.Protocol):
 
     Attributes:
         name: Address for messages and logs.
-        versions: What the broker offers.
+        versions: Versions that the broker offers.
     """
 
     def __init__(
@@ -138,17 +138,17 @@ class BrokerConnection(asyncio.Protocol):
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether the peer took the connection and answered nothing yet."""
+        """Whether the peer accepted the connection and has sent nothing yet."""
         return self.versions is BEFORE_NEGOTIATION and self._transport is not None
 
     @property
     def in_flight_count(self) -> int:
-        """Requests that wait for an answer, or to be sent."""
+        """Requests that wait to be sent or answered."""
         return self._machine.in_flight_count + len(self._held or ())
 
     @property
     def muted_until_ms(self) -> int:
-        """Until when the broker asked for silence (KIP-219)."""
+        """Time until which the broker throttles this client (KIP-219)."""
         return self._machine.muted_until_ms
 
     @property
@@ -170,13 +170,13 @@ class BrokerConnection(asyncio.Protocol):
             request: The request.
             timeout_ms: Limit for the answer; default ``request_timeout_ms``.
             max_version: Highest version to speak.
-            expects_answer: False where the broker never answers; the future is then useless.
+            expects_answer: False if the broker never answers; then the future gets no result.
 
         Returns:
             A future of the response; it fails with BrokerConnectionError or RequestTimedOutError.
 
         Raises:
-            UnsupportedVersionError: The broker offers no version that this client speaks.
+            UnsupportedVersionError: Client and broker have no common version.
             BrokerConnectionError: The connection is closed.
         """
         future: asyncio.Future[Response] = self._loop.create_future()
@@ -208,7 +208,7 @@ class BrokerConnection(asyncio.Protocol):
             expects_answer: False where the broker never answers; the waiter then gets nothing.
 
         Raises:
-            UnsupportedVersionError: The broker offers no version that this client speaks.
+            UnsupportedVersionError: Client and broker have no common version.
             BrokerConnectionError: The connection is closed.
         """
         if self._error is not None or self._transport is None:
@@ -222,7 +222,7 @@ class BrokerConnection(asyncio.Protocol):
             self._held.append(held)
 
     def _write(self, held: _Held) -> None:
-        """Put a request on the wire."""
+        """Write a request to the socket."""
         transport = self._transport
         assert transport is not None
         now_ms = loop_ms(self._loop)
@@ -250,7 +250,7 @@ class BrokerConnection(asyncio.Protocol):
             self._authenticated(await self._drive(await self._authenticator.begin()))
 
     def _authenticated(self, lifetime_ms: int) -> None:
-        """Remember to authenticate again before the session ends (KIP-368)."""
+        """Schedule the next authentication before the session ends (KIP-368)."""
         if lifetime_ms > 0 and self._error is None:
             delay_ms = renewal_delay_ms(lifetime_ms)
             self._renewal = self._loop.call_later(delay_ms / 1000, self._renew)
@@ -263,7 +263,7 @@ class BrokerConnection(asyncio.Protocol):
     async def _authenticate_again(self) -> None:
         """Authenticate again on an open connection; requests sent meanwhile wait.
 
-        A broker accepts no other request between the first and the last of these. It answers
+        A broker accepts no other request during the authentication. It answers
         earlier requests first, however long that takes.
         """
         try:
@@ -276,7 +276,7 @@ class BrokerConnection(asyncio.Protocol):
             log.warning("%s: authenticating again failed: %s", self.name, error)
             self._fail(error)
             return
-        except Exception as error:  # A fault of this library: what is held back must not wait on.
+        except Exception as error:  # A bug in this library: fail the requests that are held back.
             log.exception("%s: authenticating again failed", self.name)
             self._fail(BrokerConnectionError(f"{self.name}: authenticating again: {error!r}"))
             return
@@ -306,7 +306,7 @@ class BrokerConnection(asyncio.Protocol):
         raise RemoteProtocolError("a handshake only sends requests")
 
     async def _ask_now(self, step: Send, limit_ms: int) -> Response:
-        """Send before the requests that are held back."""
+        """Send a request before those that are held back."""
         if self._error is not None:
             raise self._error
         version = self.versions.require(type(step.request), step.max_version)
@@ -319,7 +319,7 @@ class BrokerConnection(asyncio.Protocol):
         self._fail(BrokerConnectionError(f"the connection to {self.name} was closed"))
 
     async def wait_closed(self) -> None:
-        """Wait until the socket is gone."""
+        """Wait until the socket is closed."""
         await asyncio.shield(self._closed)
         if self._renewing is not None:
             await asyncio.wait([self._renewing])
@@ -327,7 +327,7 @@ class BrokerConnection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The socket is connected."""
+        """Begin with a connected socket."""
         self._traffic.opened += 1
         # uvloop's transport is not derived from asyncio's classes.
         self._transport = cast("asyncio.Transport", transport)
@@ -336,7 +336,7 @@ class BrokerConnection(asyncio.Protocol):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes arrived."""
+        """Handle bytes from the broker."""
         now_ms = loop_ms(self._loop)
         self._traffic.received.add(len(data), now_ms)
         try:
@@ -357,12 +357,12 @@ class BrokerConnection(asyncio.Protocol):
             self._fail(RemoteProtocolError(f"{self.name}: {why}"))
             return
         log.warning("%s sent an invalid response: %s", self.name, error)
-        # The waiters lost an answer, as with any broken connection, and get that error: a request
-        # such as a commit may have been carried out.
+        # The waiters get the error of a broken connection, not a protocol error: a request such as
+        # a commit may have been carried out.
         self._fail(BrokerConnectionError(f"{self.name} sent an invalid response: {error}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """Fail the waiters after the socket was closed."""
         self._traffic.closed += 1
         if isinstance(exc, ssl.SSLError):
             self._fail(tls_error(self.name, exc))
@@ -415,7 +415,7 @@ class BrokerConnection(asyncio.Protocol):
             if not self._closed.done():
                 self._closed.set_result(None)
         else:
-            # abort, not close: a half-open peer never takes what is still buffered.
+            # abort, not close: a half-open peer never takes the bytes that are still buffered.
             self._transport.abort()
         if self._on_closed is not None:
             self._on_closed(self)
@@ -424,8 +424,8 @@ class BrokerConnection(asyncio.Protocol):
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_exception(error)
-                # Its task may be gone by now; mark the error as retrieved, so that asyncio does not
-                # log it.
+                # The waiting task may have ended: mark the error as retrieved, so that asyncio does
+                # not log it.
                 waiter.exception()
 
 
@@ -441,19 +441,19 @@ async def open_connection(
     *,
     is_new: bool = False,
 ) -> BrokerConnection:
-    """Connect, secure, negotiate and authenticate.
+    """Connect, begin TLS, negotiate versions and authenticate.
 
     Args:
         host: Name or address; every address of a name is tried, both families.
         port: TCP port.
-        name: What to call the peer in messages.
+        name: Name of the peer in messages.
         config: Timeouts, security and client id.
-        on_closed: Called once when the connection is gone.
-        traffic: Where to count what it carries, None to count nowhere.
-        context: TLS context of the client, None to make one by its settings.
-        authenticator: The client's, None to make one by its settings.
-        is_new: Whether this address never worked before. If it closes a plain connection without
-            an answer, it is then asked whether it speaks TLS, so that the error can say so.
+        on_closed: Called once when the connection is closed.
+        traffic: Counts of bytes and requests; None to count nothing.
+        context: TLS context of the client, None to make one from its settings.
+        authenticator: The client's, None to make one from its settings.
+        is_new: Whether this address has never worked before. If it closes a plain connection
+            without an answer, this tries whether it speaks TLS, so that the error can say so.
 
     Returns:
         A connection that is ready for requests.
@@ -520,12 +520,12 @@ async def _attach(
 
 
 def tls_name(host: str) -> str:
-    """The name that a certificate must carry: never with the final dot of DNS (RFC 6066)."""
+    """Return the name that a certificate must have: without the final dot of DNS (RFC 6066)."""
     return host.rstrip(".") or host
 
 
 def tls_error(name: str, error: ssl.SSLError) -> KafkaError:
-    """Return the error for a TLS failure: a wrong setting, or a peer that went away."""
+    """Return the error for a TLS failure: a wrong setting, or a closed connection."""
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return BrokerConnectionError(
             f"{name}: the broker closed the connection during the TLS handshake"

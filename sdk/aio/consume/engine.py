@@ -1,9 +1,9 @@
 """The engine of both consumer faces: the steps of a poll, commits, and closing.
 
-The engine lives in one event loop and never calls the application: where a rebalance callback is
-due, `poll_step` returns it, and the face runs it where the application expects it - the asyncio
-face in the caller's task, the blocking face in the caller's thread - and reports back. What a
-rebalance means, which records may be seen and which offset comes next is decided by the core.
+The engine runs in one event loop and never calls the application. If a rebalance callback is due,
+`poll_step` returns it. The face runs it (the asyncio face in the caller's task, the blocking face
+in the caller's thread) and reports back. The core decides what a rebalance means and which records
+and offsets come next.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Form(enum.Enum):
 
 
 REVOKE_COMMIT_LIMIT_MS: Final = 5_000
-"""Longest wait for the automatic commit before partitions are given up."""
+"""Longest wait for the automatic commit before a revocation."""
 
 
 def being_polled() -> IllegalStateError:
@@ -84,9 +84,9 @@ class ConsumerEngine:
         config: The settings.
         pool: Connections and metadata.
         subscription: Partitions and positions.
-        cursor: Records that iteration has polled and not handed out.
-        fetching: Fetches and offset questions.
-        counters: What happened so far.
+        cursor: Polled records that iteration has not returned yet.
+        fetching: Fetches and offset requests.
+        counters: Counts for metrics.
         interception: The application's interceptors.
         intercepts: Whether there are any.
     """
@@ -147,8 +147,7 @@ class ConsumerEngine:
             self._group.start()
 
     def after_fork(self) -> None:
-        """Drop, in a forked child, the records that were read ahead: every record must come from a
-        poll, and polls are refused there."""
+        """Drop the buffered records in a forked child, where polls are refused."""
         self._attention = True
 
     # --- what to read ---
@@ -187,7 +186,7 @@ class ConsumerEngine:
             self.fetching.pump()
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int) -> None:
-        """Go on at an offset; see the consumer's method."""
+        """Continue at an offset; see the consumer's method."""
         self.pool.check_open()
         self.subscription.seek(partition, offset, leader_epoch)
         self._positions_changed([partition])
@@ -259,7 +258,7 @@ class ConsumerEngine:
         return self._attention or self._woken or (commits is not None and commits.is_due())
 
     def note_poll(self) -> None:
-        """The application took records that were polled before: it is alive. From any thread."""
+        """Note that the application takes buffered records, like a poll. From any thread."""
         member = self._member()
         if member is not None:
             member.poll_ended(self.pool.now_ms())
@@ -278,12 +277,12 @@ class ConsumerEngine:
         fill: bool = False,
         form: Form = Form.RECORDS,
     ) -> Polled | PendingCallback:
-        """Go on with a poll until there are records, a callback is due, or time is up.
+        """Continue a poll until there are records, a callback is due, or the time is over.
 
         Args:
             deadline_ms: When to give up, on the pool's clock.
             max_records: Most records to return or to load.
-            done: Event of the callback that the last step asked for and that was run.
+            done: Event of the callback that the last step returned and that was run.
             fill: Leave the records in the cursor, with the positions before them, rather than
                 return them; a cursor that still holds some is left as it is.
             form: How to decode what is left in the cursor.
@@ -361,7 +360,7 @@ class ConsumerEngine:
     def _taken(
         self, records: dict[TopicPartition, _Run], now_ms: int
     ) -> dict[TopicPartition, _Run]:
-        """Count what was taken, and look up what deserializers need for the next records."""
+        """Count the taken records, and start look-ups that deserializers need for the next ones."""
         fetcher = self.fetching.fetcher
         if fetcher.lookups:
             for partition, error in self._lookups.need(fetcher.lookups).items():
@@ -380,7 +379,7 @@ class ConsumerEngine:
         if failure is None and self._group is not None and self.subscription.uses_group:
             failure = self._group.take_failure()
             if failure is not None and self._group.member.next_event() is not None:
-                # First tell the application which partitions it lost; then why.
+                # First report the lost partitions to the application, then raise the reason.
                 self._late_failure = failure
                 failure = None
         if failure is None:
@@ -451,7 +450,7 @@ class ConsumerEngine:
         logger.info("partitions %s: %s", event.kind.value, ", ".join(map(str, event.partitions)))
 
     def finish_event(self, event: RebalanceEvent) -> None:
-        """The application has heard of an event; the rebalance goes on."""
+        """Note that the application has handled an event, so that the rebalance continues."""
         if event.kind is not RebalanceKind.ASSIGNED:
             self.subscription.remove(event.partitions)
             self.fetching.fetcher.discard(event.partitions)
@@ -546,13 +545,13 @@ class ConsumerEngine:
     # --- the end ---
 
     async def begin_release(self, timeout_ms: int, *, commit: bool) -> PendingCallback | None:
-        """Commit, and return the callback that must hear that the partitions are given up.
+        """Commit, and return the callback for the partitions that are given up.
 
         Args:
             timeout_ms: Longest wait for the commit.
             commit: Whether the automatic commit is wanted at all.
         """
-        if not self.pool.is_started or self._releasing:  # The latter: asked for by the callback.
+        if not self.pool.is_started or self._releasing:  # The callback itself may close again.
             return None
         member = self._member()
         lost = member is not None and not member.is_member
@@ -582,7 +581,7 @@ class ConsumerEngine:
     async def close(self, timeout_ms: int, leave_group: bool | None = None) -> None:
         """Leave the group and close the connections; see the consumer's method.
 
-        Each part is closed also when the caller is cancelled while he waits for another one.
+        Every part is closed, even if the caller is cancelled while it waits for another part.
         """
         async with contextlib.AsyncExitStack() as parts:
             parts.callback(self.interception.close)

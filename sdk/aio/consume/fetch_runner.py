@@ -1,7 +1,7 @@
-"""Tasks that keep positions known and data buffered for a consumer, on connections of their own.
+"""Tasks that look up a consumer's positions and fetch its data, on separate connections.
 
-It carries out what the fetcher and the subscription ask for: fetches, committed offsets, offsets
-by time, and the comparison with leader epochs. What an answer means is decided by those machines.
+They carry out what the fetcher and the subscription ask for: fetches, committed offsets, offsets by
+time, and the comparison with leader epochs. These two decide what an answer means.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from onceflow.sdk.settings.consumer_checks import reset_duration_ms
 logger: logging.Logger = logging.getLogger("onceflow.sdk.fetcher")
 
 FETCH_CONNECTION: Final = "fetch"
-"""Fetches wait at the broker, which answers in order: nothing else may queue behind them."""
+"""Name of the connection for fetches, which wait at the broker; it answers in order."""
 
 _Stamps = dict[TopicPartition, int]
 
@@ -53,9 +53,9 @@ class FetchRunner:
     """Drives one consumer's fetcher.
 
     Attributes:
-        fetcher: The machine.
-        reader: For offset questions.
-        counters: What happened so far.
+        fetcher: Decides what to fetch.
+        reader: Sends requests for offsets.
+        counters: Counts for metrics.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class FetchRunner:
         Args:
             pool: Connections and metadata.
             config: The consumer's settings.
-            subscription: Whose partitions to serve.
+            subscription: The partitions.
             on_change: Called when a poll may find something new.
-            reader: Who asks for committed offsets: the member, where the coordinator checks it.
-            on_expelled: Called when the coordinator does not know that member any more.
+            reader: Returns the member for OffsetFetch, if the coordinator checks it.
+            on_expelled: Called if the coordinator does not know that member any more.
         """
         self._pool = pool
         self._config = config
@@ -154,7 +154,7 @@ class FetchRunner:
     # --- tasks ---
 
     def _spawn_once(self, key: object, work: Callable[[], Coroutine[object, object, None]]) -> None:
-        """Start work unless the same work is under way."""
+        """Start work unless the same work is running."""
         if key not in self._under_way:
             self._under_way.add(key)
             self._spawn(work(), key)
@@ -173,7 +173,7 @@ class FetchRunner:
         if isinstance(error, KafkaError):
             self._failure = error
         elif error is not None:
-            # A fault of this library: the poll raises it instead of waiting for ever.
+            # A bug in this library: the poll raises it instead of waiting for ever.
             logger.error("a consumer's task failed", exc_info=error)
             failure = KafkaError(f"internal error of the consumer: {error!r}")
             failure.__cause__ = error
@@ -196,7 +196,7 @@ class FetchRunner:
 
     def _on_timer(self) -> None:
         self.pump()
-        self._on_change()  # What is buffered of a partition may be tried again, too.
+        self._on_change()  # Buffered data of a held partition may be tried again too.
 
     def _fetch_version(self, node_id: int) -> int | None:
         return self._pool.api_version(node_id, FetchRequest)
@@ -274,8 +274,8 @@ class FetchRunner:
     def _still_in(
         self, phase: PartitionPhase, states: list[PartitionState]
     ) -> list[PartitionState]:
-        """Those that still wait: between the start of a task and its first step there may be a
-        seek, which the answer must not undo."""
+        """Return the partitions that are still in the phase: before the task's first step there may
+        have been a seek, which the answer must not undo."""
         current = self._subscription.get
         return [s for s in states if s.phase is phase and current(s.topic_partition) is s]
 
@@ -333,7 +333,7 @@ class FetchRunner:
         }
         found, failed = await self.reader.list_once(targets, self._config.isolation)
         for partition, answer in found.items():
-            # No record at or after a moment means: go on at the end, which is asked for next.
+            # Without a record at or after the time, continue at the end, which is looked up next.
             if answer.offset < 0:
                 if self._subscription.is_current(partition, stamps[partition]):
                     self._subscription.request_reset(partition, -1)
@@ -368,7 +368,7 @@ class FetchRunner:
             self._hold_back({partition: stamps[partition]}, error)
 
     def _hold_back(self, stamps: _Stamps, error: KafkaError, *, coordinator: bool = False) -> None:
-        """Try these partitions again later; an error that does not pass reaches the poll."""
+        """Try these partitions again later; raise a final error in the poll."""
         recovery = recovery_for(error, coordinator=coordinator)
         if recovery is Recovery.NONE:
             self._failure = error

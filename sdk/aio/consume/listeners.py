@@ -23,7 +23,7 @@ class Listeners:
     on_lost: RebalanceCallback | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be called: here, and not at the first rebalance."""
+        """Refuse callbacks that cannot be called, before the first rebalance needs them."""
         for field in fields(self):
             callback = getattr(self, field.name)
             if callback is not None and not callable(callback):
@@ -44,7 +44,7 @@ class Listeners:
                 raise ConfigError(field.name, name, remedy)
 
     def for_kind(self, kind: RebalanceKind) -> RebalanceCallback | None:
-        """The callback for an event. Lost partitions are never reported as revoked."""
+        """Return the callback for an event. Lost partitions are never reported as revoked."""
         if kind is RebalanceKind.ASSIGNED:
             return self.on_assigned
         return self.on_revoked if kind is RebalanceKind.REVOKED else self.on_lost
@@ -65,11 +65,11 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True)
 class PendingCallback:
-    """A callback that the face must run before the poll goes on.
+    """A callback that the face must run before the poll continues.
 
     Attributes:
-        event: What happened; to be handed back to the engine.
-        callback: What to call, with `partitions`.
+        event: The event, to be passed back to the engine.
+        callback: The function to call with `partitions`.
         partitions: Its argument.
     """
 

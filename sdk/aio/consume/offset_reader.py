@@ -1,6 +1,6 @@
-"""Asks brokers for offsets: once for the consumer's machines, or until answered.
+"""Asks brokers for offsets: once, or until every partition is answered.
 
-It decides which broker to ask and what to ask again, not what an offset is used for.
+It decides which broker to ask and what to repeat.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class OffsetReader:
 
         Args:
             targets: Timestamp by partition, or one of ListOffsets' negative codes.
-            isolation_level: Which end "latest" means.
+            isolation_level: Decides which end "latest" means.
 
         Returns:
             What was found, and what went wrong; every partition is in one of the two.
@@ -137,7 +137,7 @@ class OffsetReader:
 
         Args:
             targets: Timestamp by partition, or one of ListOffsets' negative codes.
-            isolation_level: Which end "latest" means.
+            isolation_level: Decides which end "latest" means.
             timeout_ms: Limit, default ``default_api_timeout_ms``.
 
         Returns:

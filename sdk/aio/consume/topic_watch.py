@@ -1,8 +1,8 @@
 """Keeps a consumer's view of its topics fresh: new partitions, missing topics, matching names.
 
-It decides when the cluster is asked about topics, which of them a pattern selects, and when to say
-that something is not there. What follows from a change - a rebalance, an error - is decided by the
-consumer. A pattern without a match is no news, as in Kafka's clients: its topics may come later.
+It decides when to ask the cluster about topics, which of them a pattern selects, and when to warn
+that a topic is missing. The consumer decides what follows from a change. As in Kafka's clients, a
+pattern without a match causes no warning: its topics may be created later.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ about half a second, it is reported."""
 
 
 class TopicWatch:
-    """Asks for the topics of one consumer whenever that is needed."""
+    """Requests the metadata of one consumer's topics when needed."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class TopicWatch:
         Args:
             pool: Connections and metadata.
             config: The consumer's settings.
-            subscription: Whose topics to watch.
+            subscription: The topics to watch.
             on_metadata: Called after each new view of the cluster.
         """
         self._pool = pool
@@ -66,12 +66,12 @@ class TopicWatch:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="onceflow-topics")
 
     def topics_changed(self) -> None:
-        """The consumer reads other topics than before: ask for those that are unknown."""
+        """Request the unknown topics of a changed subscription."""
         self._failure = None
         self._waker.wake()
 
     def failure(self) -> KafkaError | None:
-        """Why a topic cannot be read at all; it stays until the topics are changed."""
+        """Why a topic cannot be read at all; kept until the topics change."""
         return self._failure
 
     async def close(self) -> None:
@@ -91,7 +91,7 @@ class TopicWatch:
         self._on_metadata(cluster)
 
     def _tell_what_is_missing(self, cluster: ClusterMetadata) -> None:
-        """Log once for each missing topic or partition that nothing is read from it."""
+        """Log a warning, once for each missing topic or partition."""
         missing = dict(self._missing_in(cluster))
         self._views_without = {name: self._views_without.get(name, 0) + 1 for name in missing}
         for name, remedy in missing.items():
@@ -107,7 +107,7 @@ class TopicWatch:
                     "check its name or create it",
                 )
         if self._subscription.uses_group:
-            return  # The coordinator may know of partitions that this view does not have yet.
+            return  # The coordinator may know partitions that this view does not have yet.
         for partition in sorted(self._subscription.assignment()):
             count = cluster.partition_count(partition.topic)
             if count is not None and partition.partition not in range(count):
@@ -123,9 +123,9 @@ class TopicWatch:
         ]
 
     def shown(self, event: RebalanceEvent) -> RebalanceEvent:
-        """The event without what ``exclude_internal_topics`` keeps from the application.
+        """Return the event without the topics that ``exclude_internal_topics`` hides.
 
-        A coordinator that resolves a pattern (KIP-848) assigns internal topics like any others.
+        A coordinator that resolves a pattern (KIP-848) assigns internal topics too.
 
         Args:
             event: From the group's member.
@@ -161,13 +161,13 @@ class TopicWatch:
                     )
             except KafkaError as error:
                 logger.warning("the topics could not be looked up: %s", error)
-            except Exception:  # A fault of this library: without the task, new topics stay unseen.
+            except Exception:  # A bug in this library: without the task, new topics stay unseen.
                 logger.exception("the topics could not be looked up")
             if self._missing():
-                # The topic may be created soon, and no broker tells us when: ask again.
+                # The topic may be created soon, without a message from a broker: ask again.
                 failures += 1
                 await self._waker.wait(self._pool.backoff.delay_ms(failures))
                 continue
             failures = 0
-            # The pool itself refreshes the topics that were asked for by name.
+            # The pool itself refreshes topics that are subscribed by name.
             await self._waker.wait(self._config.metadata_max_age_ms if by_pattern else None)

@@ -1,9 +1,8 @@
-"""Offset commits of one consumer: on request, automatic, and before partitions are given up.
+"""Offset commits of one consumer: on request, automatic, and before revocations.
 
 It decides which offsets a commit stores, under which membership, when the automatic commit runs,
-and what is repeated. One request is in flight at a time; `CommitOrder` decides what a repetition
-may still store. Whether the consumer still owns the partitions is known to the group member and the
-subscription.
+and what is repeated. One request is in flight at a time. `CommitOrder` decides what a repetition
+may still store. The group member and the subscription know which partitions the consumer owns.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class OffsetCommits:
         counters: ConsumerCounters,
         on_commit: Callable[[Offsets], None],
     ) -> None:
-        """Make it; nothing is sent yet.
+        """Make the object; nothing is sent yet.
 
         Args:
             pool: Connections.
@@ -57,7 +56,7 @@ class OffsetCommits:
             subscription: Positions.
             group: Membership.
             counters: Where to count commits.
-            on_commit: Called with what was committed.
+            on_commit: Called with the committed offsets.
         """
         self._counters = counters
         self._on_commit = on_commit
@@ -75,7 +74,7 @@ class OffsetCommits:
         self._ended = asyncio.Event()
 
     def identity(self) -> ConsumerGroupMetadata:
-        """Return the membership of commits; none with partitions assigned by hand."""
+        """Return the membership for commits; an empty one for partitions assigned by hand."""
         if self._subscription.uses_group:
             return self._group.member.metadata()
         return ConsumerGroupMetadata(self._group_id)
@@ -96,7 +95,7 @@ class OffsetCommits:
     # --- automatic ---
 
     def is_due(self) -> bool:
-        """Whether a poll shall start the automatic commit. May be asked from any thread."""
+        """Whether a poll must start the automatic commit. From any thread."""
         due_ms = self._due_ms
         return due_ms is not None and self._pool.now_ms() >= due_ms
 
@@ -107,7 +106,7 @@ class OffsetCommits:
         return max(1, self._due_ms - self._pool.now_ms())
 
     def start_if_due(self) -> None:
-        """Commit what earlier polls returned, if it is time; log a failure."""
+        """Commit the records that earlier polls returned, if it is time; log a failure."""
         if not self._config.enable_auto_commit:
             return
         now_ms = self._pool.now_ms()
@@ -119,7 +118,7 @@ class OffsetCommits:
                 self._automatic = self._start()
 
     async def commit_before_revoke(self, limit_ms: int, *, automatic: bool = True) -> None:
-        """Finish commits in flight, and commit all positions, while the partitions are ours.
+        """Finish commits in flight and commit all positions, while the member owns the partitions.
 
         Args:
             limit_ms: Longest wait.
@@ -162,7 +161,7 @@ class OffsetCommits:
             logger.warning("group %s: a commit in the background failed: %s", self._group_id, error)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forget partitions that were given up: other members commit for them from now on."""
+        """Forget partitions that were given up, for which other members commit from now on."""
         for partition in partitions:
             self._stored.pop(partition, None)
 
@@ -176,7 +175,7 @@ class OffsetCommits:
     # --- on request ---
 
     async def commit(self, offsets: GivenOffsets | None, timeout_ms: int | None) -> None:
-        """Commit what is given, or all positions; see the consumer's method."""
+        """Commit the given offsets, or all positions; see the consumer's method."""
         limit_of(timeout_ms, 0)
         await self._commit(self._chosen(offsets), timeout_ms)
 
@@ -228,12 +227,12 @@ class OffsetCommits:
         self._counters.commit_ms.add(now_ms - begun_ms, now_ms)
 
     async def _commit_in_turn(self, commit: PendingCommit, timeout_ms: int | None) -> None:
-        """Commit offsets, asking again while the failure may pass (a commit may be repeated).
+        """Commit offsets, and repeat the commit after retriable failures.
 
         Raises:
             CommitFailedError: The group expelled this member.
             RequestTimedOutError: Time ran out; the offsets may or may not be stored.
-            KafkaError: The coordinator refused for good; the error names the partition.
+            KafkaError: The coordinator refused the commit; the error names the partition.
         """
         limit_ms = limit_of(timeout_ms, self._pool.config.default_api_timeout_ms)
         deadline_ms = self._pool.now_ms() + limit_ms
@@ -265,20 +264,19 @@ class OffsetCommits:
             await asyncio.sleep(delay_ms / 1000)
 
     async def _try_once(self, commit: PendingCommit) -> KafkaError | None:
-        """Send what is left of a commit; return the error of what was not stored."""
-        # One request at a time, in the order of the calls: two that wait for the same connection
-        # could otherwise be sent in any order.
+        """Send the remaining offsets of a commit; return the error of those not stored."""
+        # One request at a time, in the order of the calls. Otherwise two that wait for the same
+        # connection could be sent in any order.
         async with self._turn:
             try:
                 self._present_identity()
                 channel = await self._coordinator()
-                # From here to the writing of the request nothing else runs.
+                # No other task runs from here until the request is written.
                 offsets = self._order.take(commit)
                 if not offsets:
                     return None
                 # Use the present membership: the epoch may have risen meanwhile
-                # (STALE_MEMBER_EPOCH, KIP-848), while the partitions were ours without
-                # interruption.
+                # (STALE_MEMBER_EPOCH, KIP-848) although the member has always owned the partitions.
                 request = offset_lookup.commit_request(self._present_identity(), offsets)
                 reply = await channel.send(request, max_version=offset_lookup.NAMES_UNTIL)
                 codes = offset_lookup.read_commit_codes(reply)
@@ -290,12 +288,12 @@ class OffsetCommits:
         return _worst_commit_error(self._group_id, codes)
 
     async def _coordinator(self) -> BrokerConnection:
-        """A connection to the group's coordinator on which a request can be written at once."""
+        """Return a connection to the coordinator on which a request can be written at once."""
         node_id = await self._pool.find_coordinator(self._group_id, CoordinatorType.GROUP)
         return await self._pool.ready(node_id, COORDINATOR)
 
     async def _await_later_ones(self, commit: PendingCommit) -> None:
-        """Wait for the later commits that replaced this one, and end as they do."""
+        """Wait for the later commits that replaced this one, and raise their failure."""
         for later in commit.replaced_by:
             while not later.is_over:
                 await self._ended.wait()
@@ -316,7 +314,7 @@ class OffsetCommits:
 
 
 def _worst_commit_error(group_id: str, codes: Mapping[TopicPartition, int]) -> KafkaError | None:
-    """Return the error of the whole commit: a final one, if there is any."""
+    """Return the error of the whole commit: a final one before retriable ones."""
     worst: KafkaError | None = None
     for partition, code in codes.items():
         if code == ErrorCode.NONE:

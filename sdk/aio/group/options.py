@@ -1,7 +1,7 @@
-"""Turns a consumer's settings into those of its group member, for both protocols.
+"""Converts a consumer's settings to those of its group member, for both protocols.
 
-It makes assignors of names, and the text that a coordinator gets of a pattern. What is allowed in
-which protocol is checked with the settings themselves.
+It finds assignors by name, and converts a pattern for the coordinator. The settings themselves
+check what each protocol allows.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _READ_DIFFERENTLY: tuple[tuple[Callable[[re.Pattern[str]], object], str], ...] =
         "the broker's RE2 reads it, to which [:name:] is a class: put the colon elsewhere",
     ),
 )
-"""Forms that mean different things in Python's patterns and in RE2's, and the remedy."""
+"""Forms with different meanings in Python's and in RE2's patterns, and the remedy."""
 
 
 def group_settings(config: ConsumerConfig) -> GroupSettings:
-    """Settings of the group member.
+    """Return the settings of the group member.
 
     Raises:
         ConfigError: An assignor is unknown.
@@ -65,11 +65,11 @@ def group_settings(config: ConsumerConfig) -> GroupSettings:
 
 
 def re2_text(pattern: re.Pattern[str]) -> str:
-    """Return the pattern for the coordinator: RE2 has the flags in the text.
+    """Return the pattern for the coordinator, with its flags in the text as RE2 needs.
 
-    Both match whole names. What RE2 lacks (look-around, back-references) the coordinator refuses,
-    and the next poll raises that. What RE2 reads differently is refused here: it would select
-    other topics without an error.
+    Both match whole names. The coordinator refuses what RE2 lacks (look-around, back-references),
+    and the next poll raises that error. Forms that RE2 reads differently are refused here, because
+    they would select other topics without an error.
 
     Raises:
         ConfigError: RE2 would read the pattern in another way.

@@ -1,8 +1,8 @@
 """The task that keeps a consumer in its group.
 
-It carries out the membership machine's steps on a separate connection, since the coordinator
-answers in order and may hold JoinGroup for minutes. The machine and the consumer decide which
-partitions may be read or committed.
+It carries out the member's steps on a separate connection, since the coordinator answers in order
+and may hold JoinGroup for minutes. The member and the consumer decide which partitions may be read
+or committed.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from onceflow.sdk.protocol.schema import Request, Response
 logger: logging.Logger = logging.getLogger("onceflow.sdk.group")
 
 GROUP_CONNECTION: Final = "group"
-"""For JoinGroup, SyncGroup and heartbeats; everything else uses another one."""
+"""Name of the connection for JoinGroup, SyncGroup and heartbeats."""
 
 
 class GroupRunner:
     """Drives one member.
 
     Attributes:
-        member: The machine; of the consumer protocol when the settings name a member id.
+        member: The member; of the consumer protocol if the settings have a member id.
     """
 
     def __init__(
         self, pool: ConnectionPool, settings: GroupSettings, on_change: Callable[[], None]
     ) -> None:
-        """Make the member; it stays outside of the group until `start` and a poll.
+        """Make the member; it joins the group after `start`, at the first poll.
 
         Args:
             pool: Connections and metadata.
@@ -66,16 +66,16 @@ class GroupRunner:
         self._pool = pool
         self._group_id = settings.group_id
         self._on_change = on_change
-        # A heartbeat of the consumer protocol lists what this member owns: an old one that arrives
-        # late could free a partition that the member still reads. A classic heartbeat has no such
-        # list, and JoinGroup is answered after minutes.
+        # One heartbeat of the consumer protocol at a time: it lists the member's partitions, so an
+        # old one that arrives late could free a partition that the member still reads. A classic
+        # heartbeat has no such list, and must not wait for JoinGroup, which takes minutes.
         self._turn: contextlib.AbstractAsyncContextManager[object] = (
             asyncio.Lock() if settings.member_id else contextlib.nullcontext()
         )
         self._waker = Waker()
         self._task: asyncio.Task[None] | None = None
         self._crash: KafkaError | None = None
-        self._stays = settings.group_instance_id is not None  # They may stay in the group.
+        self._stays = settings.group_instance_id is not None  # Static members stay in the group.
         self._unclosed: unclosed.MemberWatch | None = None
 
     def start(self) -> None:
@@ -110,7 +110,7 @@ class GroupRunner:
         request = self.member.closing_request(leave_group)
         if request is None or timeout_ms <= 0:
             return
-        # On another connection than the group's: a JoinGroup may still wait there.
+        # Not on the group's connection, where a JoinGroup may still wait.
         with contextlib.suppress(KafkaError, TimeoutError):
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._ask(request, COORDINATOR, timeout_ms)
@@ -143,7 +143,7 @@ class GroupRunner:
         except asyncio.CancelledError:
             raise
         except Exception as error:
-            # A fault of this library: polls raise it instead of waiting for ever.
+            # A bug in this library: polls raise it instead of waiting for ever.
             logger.exception("group %s: the membership task failed", self._group_id)
             self._crash = KafkaError(f"internal error of the group membership: {error!r}")
             self._crash.__cause__ = error

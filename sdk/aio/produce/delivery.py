@@ -20,7 +20,7 @@ from onceflow.sdk.model.partitions import RecordMetadata
 
 
 class AsyncDelivery(DeliveryHandle):
-    """The fate of one record; await it for its RecordMetadata.
+    """The outcome of one record; await it for its RecordMetadata.
 
     Cancelling the await does not take the record back.
     """
@@ -42,12 +42,12 @@ class AsyncDeliveryMaker(HandleMaker[AsyncDelivery]):
     """Makes the handles of the asyncio producer."""
 
     def make(self, batch: ProducerBatch, index: int, timestamp_ms: int) -> AsyncDelivery:
-        """The handle of a record; see ``HandleMaker``."""
+        """Return the handle of a record; see ``HandleMaker``."""
         return AsyncDelivery(batch, index, timestamp_ms)
 
 
 class AsyncDeliveries(DeliveryGroup):
-    """The fate of the records of one ``send_many``; await it for their RecordMetadata in order."""
+    """The outcomes of one ``send_many``; await it for their RecordMetadata in order."""
 
     __slots__ = ()
 
@@ -73,18 +73,18 @@ async def _wait_for(batches: Iterable[ProducerBatch]) -> None:
 
 
 def _settle_in(loop: asyncio.AbstractEventLoop, settle: Callable[[], None]) -> None:
-    """Settle at once in the waiting loop; wake it when this is another loop's thread."""
+    """Call at once if the waiting loop runs in this thread; else schedule the call there."""
     try:
         if asyncio.get_running_loop() is loop:
             settle()
             return
     except RuntimeError:
         pass  # Outside of any loop, as in tests of the core.
-    with contextlib.suppress(RuntimeError):  # That loop is closed: nobody waits any more.
+    with contextlib.suppress(RuntimeError):  # The loop is closed, so no task waits any more.
         loop.call_soon_threadsafe(settle)
 
 
-for _kind, _text in (  # Compiled classes lose their texts.
+for _kind, _text in (  # Compiled classes lose their docstrings.
     (AsyncDelivery, "The fate of one record; await it for its RecordMetadata."),
     (AsyncDeliveries, "The fate of the records of one ``send_many``; await it for all of them."),
 ):

@@ -1,8 +1,8 @@
-"""The running part of a producer: its pool, its queues, and the timer that moves batches.
+"""The engine of both producer faces: connections, queues, and the timer that sends batches.
 
-Both faces share it. It decides when the sender looks at the queues, who waits for what, and why
-appending is refused; which batch goes and what an answer means is the sender's decision. All
-methods belong to the loop's thread unless they say otherwise.
+It decides when the sender looks at the queues, and wakes the callers that wait. The sender decides
+which batch is sent and what an answer means. All methods must be called in the loop's thread unless
+they say otherwise.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ MUTED_LOOK_MS = 1_000
 
 
 class ProducerEngine(Generic[D]):
-    """Everything of a producer that lives in its event loop.
+    """The part of a producer that runs in its event loop.
 
     Attributes:
         config: The settings.
         pool: Connections and metadata.
         accumulator: The queues; appending is allowed from any thread.
-        sender: What is sent when.
+        sender: Decides which batch is sent when.
         transactions: Identity and transaction state.
         gate: Whether records are taken, and why not.
         loop: The loop that ``start`` was awaited in.
@@ -76,8 +76,8 @@ class ProducerEngine(Generic[D]):
 
         Args:
             config: The settings.
-            handles: Makes what appending returns.
-            wake: Runs a callback in the loop from another thread; None when appending happens in
+            handles: Makes the handles of records.
+            wake: Runs a callback in the loop from another thread; None if records are appended in
                 the loop's own thread.
         """
         self.config = config
@@ -153,7 +153,7 @@ class ProducerEngine(Generic[D]):
                 self.transactions.move(TransactionState.READY)
 
     async def close(self, deadline_ms: int) -> None:
-        """Send what waits until the deadline, then fail the rest and close the connections.
+        """Send waiting records until the deadline, then fail the rest and close the connections.
 
         Args:
             deadline_ms: On the pool's clock.
@@ -181,13 +181,13 @@ class ProducerEngine(Generic[D]):
                 task.cancel()
             try:
                 await asyncio.gather(*tasks, return_exceptions=True)
-            finally:  # Also when the caller is cancelled meanwhile.
+            finally:  # Even if the caller is cancelled meanwhile.
                 await self.pool.close()
                 self._wake_memory_waiters()
 
     def after_fork(self) -> None:
         """Refuse records in a forked child, and end waits for records of the parent."""
-        self.accumulator.lock = threading.Lock()  # A thread of the parent may have held it.
+        self.accumulator.lock = threading.Lock()  # A thread of the parent may hold the old one.
         self.gate.is_foreign = True
         self.gate.update()
         for batch in list(self.accumulator.incomplete):
@@ -215,10 +215,10 @@ class ProducerEngine(Generic[D]):
             raise closed_error()
         self.pool.check_usable()
 
-    # the clockwork
+    # the timer
 
     def _clock_ms(self) -> int:
-        # The loop's clock is time.monotonic; asking the loop would need it to exist.
+        # The loop's clock is time.monotonic; the loop itself may not exist yet.
         return int(time.monotonic() * 1000)
 
     def _on_ready(self) -> None:
@@ -237,7 +237,7 @@ class ProducerEngine(Generic[D]):
             raise
 
     def poke(self) -> None:
-        """Look at the queues soon."""
+        """Have the sender look at the queues soon."""
         if not self._wake_pending and self.loop is not None:
             self._wake_pending = True
             self.loop.call_soon(self._step)
@@ -247,8 +247,8 @@ class ProducerEngine(Generic[D]):
         if self.loop is None or self.loop.is_closed() or not self.pool.is_started:
             return
         now_ms = self.now_ms()
-        # An append while the queues are examined must wake the loop: its queue may have been
-        # passed.
+        # A record that is appended during `plan` must wake the loop: `plan` may have looked at its
+        # queue already.
         self.accumulator.next_wake_ms = NEVER_MS
         plan = self.sender.plan(self.pool.metadata, self._is_connected, now_ms)
         for job in plan.jobs:
@@ -265,7 +265,7 @@ class ProducerEngine(Generic[D]):
         self.after_settling()
 
     def _serve(self, plan: Plan, now_ms: int) -> None:
-        """Start what batches wait for."""
+        """Start the work that batches wait for."""
         for node_id in plan.connect:
             self._begin(f"connect-{node_id}", functools.partial(self._connect, node_id))
         if plan.identity_needed and not self.transactions.is_transactional:
@@ -337,7 +337,7 @@ class ProducerEngine(Generic[D]):
         if name in self._tasks or self.loop is None or self._is_over:
             return
         if self.pool.is_cancelled and not self.gate.is_closing and not self.accumulator.flush_count:
-            return  # The loop ends without a close() of the producer: nothing would await the task.
+            return  # The loop ends without close(): no one would await the task.
         task = self.loop.create_task(work(), name=f"onceflow-producer-{name}")
         self._tasks[name] = task
         task.add_done_callback(functools.partial(self._ended, name))
@@ -362,8 +362,8 @@ class ProducerEngine(Generic[D]):
         try:
             connection = await self.pool.connect(node_id, PRODUCE)
             self.sender.connection_error = None
-            # A throttled connection (KIP-219) is open and cannot be used: asking for it again at
-            # once would keep the loop busy for the whole time.
+            # A throttled connection (KIP-219) is open but cannot be used. Asking for it again at
+            # once would keep the loop busy.
             wait_ms = connection.muted_until_ms - self.now_ms()
             if wait_ms > 0:
                 await asyncio.sleep(min(wait_ms, MUTED_LOOK_MS) / 1000)
@@ -380,7 +380,7 @@ class ProducerEngine(Generic[D]):
             await self.pool.refresh_metadata(timeout_ms=self.config.request_timeout_ms)
             missing = self._topics.missing_of(self.accumulator.waiting_topics())
             if missing:
-                # Made on first use, as any topic: this one was deleted, or left for a while.
+                # The topic was deleted, or unused for some time: make it as at its first use.
                 await self.pool.refresh_metadata(
                     missing,
                     allow_auto_topic_creation=True,
@@ -417,13 +417,13 @@ class ProducerEngine(Generic[D]):
             return
 
     async def _register(self, partitions: set[TopicPartition]) -> None:
-        """Take partitions into the transaction before records go there (version 1)."""
+        """Add partitions to the transaction before records are sent there (version 1)."""
         manager = self.transactions
         identity = manager.identity
         if identity is None or not manager.may_send:
             return
         number = manager.number
-        # From now on the coordinator may know the transaction, also if its answer is lost.
+        # From now on the coordinator may know the transaction, even if its answer is lost.
         manager.has_content = True
         try:
             await self.pool.run(
@@ -439,7 +439,7 @@ class ProducerEngine(Generic[D]):
             manager.registered |= partitions
             manager.is_acknowledged = True
 
-    # what callers wait for
+    # waiting callers
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Wait for the outcome of everything appended so far.
@@ -448,7 +448,7 @@ class ProducerEngine(Generic[D]):
             timeout_ms: Limit, default ``delivery_timeout_ms``.
 
         Raises:
-            KafkaError: Something failed and was not seen; or the limit passed.
+            KafkaError: A record failed and its delivery was not awaited, or the time is over.
         """
         self.check_usable()
         limit_ms = limit_of(timeout_ms, self.config.delivery_timeout_ms)
@@ -456,7 +456,7 @@ class ProducerEngine(Generic[D]):
         self.gate.raise_failure()
 
     async def topic(self, name: str, timeout_ms: int | None = None) -> TopicState:
-        """The state of a topic; see ``ProducerTopics.find``."""
+        """Return the state of a topic; see ``ProducerTopics.find``."""
         return await self._topics.find(name, timeout_ms)
 
     async def send_batch(self, topic: str, batch: EncodedBatch) -> ProducerBatch:
@@ -486,7 +486,7 @@ class ProducerEngine(Generic[D]):
             timeout_ms: Limit, default ``max_block_ms``.
 
         Raises:
-            BufferExhaustedError: It stayed full, or is and ``buffer_full`` is "raise".
+            BufferExhaustedError: It stayed full; or it is full and ``buffer_full`` is "raise".
         """
         limit_ms = limit_of(timeout_ms, self.config.max_block_ms)
         accumulator = self.accumulator
@@ -529,7 +529,7 @@ class ProducerEngine(Generic[D]):
             deadline_ms: On the pool's clock.
 
         Raises:
-            RequestTimedOutError: The deadline passed; the records stay on their way.
+            RequestTimedOutError: The deadline passed; the records are still being sent.
         """
         accumulator = self.accumulator
         with accumulator.lock:
@@ -562,7 +562,7 @@ class ProducerEngine(Generic[D]):
             accumulator.flush_count -= 1
 
     async def wait_idle(self, deadline_ms: int) -> None:
-        """Wait until no request is on its way.
+        """Wait until no request is in flight.
 
         Raises:
             RequestTimedOutError: The deadline passed.
@@ -582,7 +582,7 @@ class ProducerEngine(Generic[D]):
                 self._idle_waiters.remove(waiter)
 
     async def stop_registering(self) -> None:
-        """Stop taking partitions into the transaction."""
+        """Stop adding partitions to the transaction."""
         task = self._tasks.get("register")
         if task is not None:
             task.cancel()

@@ -1,7 +1,7 @@
-"""Whether a producer accepts records, and why not: closed, not started, broken, or an unseen
-failure of a record.
+"""Whether a producer accepts records, and why not: it is closed, not started or broken, or the
+application has not seen the failure of a record.
 
-The accumulator asks the gate only while it is closed, so that a record costs no call. The
+The accumulator calls the gate only while it is closed, so that a record costs no call. The
 transaction manager decides what counts as broken, the sender which batches failed.
 """
 
@@ -85,10 +85,10 @@ class Gate:
         return error
 
     def raise_failure(self) -> None:
-        """Raise what went wrong and was not seen.
+        """Raise the error that the application has not seen yet.
 
         Raises:
-            KafkaError: What broke the transaction, or the first unseen failure.
+            KafkaError: The error that broke the transaction, or the first unseen failure.
         """
         error = self._transactions.error if self._transactions.is_broken else None
         if error is None:
@@ -99,5 +99,5 @@ class Gate:
 
 
 def closed_error() -> KafkaError:
-    """The error of a producer that was closed."""
+    """Return the error of a closed producer."""
     return ClientClosedError("this producer is closed; make a new one")

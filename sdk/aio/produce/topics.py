@@ -1,4 +1,4 @@
-"""The topics of a producer: found when first sent to, followed when the cluster changes."""
+"""The topics of a producer: looked up at the first record, updated with the metadata."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _WAITABLE = (
 
 
 class ProducerTopics:
-    """Keeps the accumulator's topics as the cluster has them."""
+    """Keeps the accumulator's topics equal to the cluster's."""
 
     def __init__(self, engine: ProducerEngine[DeliveryHandle]) -> None:
         self._engine = engine
@@ -57,7 +57,7 @@ class ProducerTopics:
         ]
 
     def _leave_idle(self) -> None:
-        """Leave idle topics; otherwise a long-lived producer would keep them all."""
+        """Drop idle topics; otherwise a long-lived producer would keep them all."""
         manager = self._engine.transactions
 
         def needed(queue: PartitionQueue) -> bool:
@@ -104,7 +104,7 @@ class ProducerTopics:
             timeout_ms: Limit, default ``max_block_ms``.
 
         Raises:
-            InvalidTopicError: The name is not legal; nothing was asked.
+            InvalidTopicError: The name is not legal; no request was sent.
             UnknownTopicOrPartitionError: The topic did not appear within the limit.
             KafkaError: The broker refuses.
         """

@@ -1,8 +1,8 @@
 """A producer's transactions over a running engine: begin, offsets, commit, abort, recovery.
 
-It decides the order of steps at the end of a transaction (every record acknowledged before offsets
-and commit, nothing sent after an abort began) and which error the user gets when an end has no
-answer. The transaction manager holds the states; flows hold the conversations.
+It decides the order of steps at the end of a transaction: every record is acknowledged before
+offsets and commit, and nothing is sent after an abort began. It decides which error the caller gets
+if an end has no answer. The transaction manager has the states, ``transaction_flows`` the requests.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ log: logging.Logger = logging.getLogger("onceflow.transactions")
 D = TypeVar("D", bound=DeliveryHandle)
 S = TransactionState
 IMPLICIT_PRODUCE = 12
-"""Produce version from which a partition joins a transaction by its first record (KIP-890)."""
+"""First Produce version that adds its partitions to the transaction (KIP-890)."""
 EPOCH_END_TXN = 5
-"""EndTxn version that brings the next epoch (KIP-890)."""
+"""First EndTxn version whose answer has the next epoch (KIP-890)."""
 
 
 class TransactionDriver(Generic[D]):
@@ -84,7 +84,7 @@ class TransactionDriver(Generic[D]):
     # life
 
     async def start(self) -> None:
-        """Get or adopt the identity that the settings ask for; without transactions, nothing.
+        """Get the identity, or adopt the given one; without transactions do nothing.
 
         Raises:
             KafkaError: The coordinator refuses, or did not answer in time.
@@ -97,7 +97,7 @@ class TransactionDriver(Generic[D]):
             await self.init()
 
     async def close(self, timeout_ms: int) -> None:
-        """Abort what is open, or finish the end that got no answer, and close the engine.
+        """Abort an open transaction or repeat an end without an answer, then close the engine.
 
         Args:
             timeout_ms: Limit for both.
@@ -129,7 +129,7 @@ class TransactionDriver(Generic[D]):
         try:
             await self._engine.wait_complete(deadline_ms)
         except KafkaError as error:
-            log.warning("closing with records on their way: %s", error)
+            log.warning("closing while records are being sent: %s", error)
 
     async def _commit_quietly(self, timeout_ms: int) -> None:
         """Repeat a commit without an answer, so that readers need not wait for the transaction's
@@ -140,7 +140,7 @@ class TransactionDriver(Generic[D]):
         except KafkaError as error:
             log.warning("%s: closing after a commit: %s", manager.transactional_id, error)
         else:
-            log.info("%s: the commit whose answer was lost is done", manager.transactional_id)
+            log.info("%s: the commit whose answer was lost has succeeded", manager.transactional_id)
 
     async def abort_quietly(self, timeout_ms: int | None = None) -> None:
         """Abort an open transaction without raising, because another error is being raised."""
@@ -157,9 +157,9 @@ class TransactionDriver(Generic[D]):
     async def init(self, timeout_ms: int | None = None) -> None:
         """Get the identity, fencing older producers of the transactional id.
 
-        Doing it again raises the epoch, unless a newer producer has the id: then this one is
-        fenced. A producer that was not used since is left as it is. An open transaction must be
-        committed or aborted first, and an end without an answer must be asked for again.
+        A second call raises the epoch, unless a newer producer has the id: then this one is fenced.
+        If the producer was not used since the last call, it changes nothing. An open transaction
+        must be committed or aborted first, and an end without an answer must be repeated.
 
         Args:
             timeout_ms: Limit, default ``max_block_ms``.
@@ -247,7 +247,7 @@ class TransactionDriver(Generic[D]):
         """Open a transaction.
 
         Raises:
-            KafkaError: The producer is not ready for one, or (where it has to ask for its
+            KafkaError: The producer is not ready, or (if it has to request its
                 identity first) the coordinator refuses.
         """
         manager, engine = self._manager, self._engine
@@ -270,7 +270,7 @@ class TransactionDriver(Generic[D]):
         """Open a transaction if that needs no broker; callable from any thread.
 
         Returns:
-            Whether it is open; else ``begin`` has to be awaited.
+            Whether it is open; otherwise ``begin`` must be awaited.
         """
         manager, engine = self._manager, self._engine
         if (
@@ -289,10 +289,10 @@ class TransactionDriver(Generic[D]):
     async def _renew(self, limit_ms: int) -> None:
         """Get a first identity, or raise the epoch of the known one (KIP-360).
 
-        The coordinator compares the known identity with its own, so that a producer that was
-        replaced is fenced and does not take the id back. It also knows the repetition of a request
-        whose answer was lost. But it gives a forgotten id to any producer; so it is asked first
-        whether it knows the id: a newer producer may have come and gone.
+        The coordinator compares the given identity with its own, so that a producer that was
+        replaced is fenced and does not take the id back. It also recognizes the repetition of a
+        request whose answer was lost. But it gives a forgotten id to any producer. So this first
+        asks whether the coordinator knows the id: a newer producer may have used it meanwhile.
         """
         manager = self._manager
         identity = manager.identity
@@ -319,7 +319,7 @@ class TransactionDriver(Generic[D]):
         group: ConsumerGroupMetadata,
         timeout_ms: int | None = None,
     ) -> None:
-        """Take offsets into the transaction, after every record was acknowledged.
+        """Add offsets to the transaction, after every record was acknowledged.
 
         Args:
             offsets: Next offset to read by partition.
@@ -332,7 +332,7 @@ class TransactionDriver(Generic[D]):
         """
         manager, engine = self._manager, self._engine
         engine.check_usable()
-        # A wrong argument is named as such, also where the transaction is broken.
+        # Report a wrong argument as such, even if the transaction is broken.
         check_group_metadata(group)
         check_group(group)
         plain = offsets_by_partition(offsets)
@@ -340,7 +340,7 @@ class TransactionDriver(Generic[D]):
         manager.require(S.IN_TRANSACTION, what="send_offsets_to_transaction()")
         if not plain:
             return
-        # One call at a time: a repetition of an earlier one would overwrite a later one's offsets.
+        # One call at a time: a repetition of an earlier call would overwrite a later one's offsets.
         async with self._offsets_turn:
             await self._send_offsets(plain, group, deadline_ms)
 
@@ -380,16 +380,16 @@ class TransactionDriver(Generic[D]):
     # the end
 
     async def commit(self, timeout_ms: int | None = None) -> None:
-        """Make everything in the transaction visible at once.
+        """Commit the transaction.
 
         Args:
             timeout_ms: Limit, default ``max_block_ms``.
 
         Raises:
             CommitOutcomeUnknownError: No answer came; call this again to learn the outcome.
-            RequestTimedOutError: Records were not acknowledged in time. The transaction is open
-                still, to be committed or aborted.
-            KafkaError: Nothing was committed, and the transaction must be aborted.
+            RequestTimedOutError: Records were not acknowledged in time. The transaction is still
+                open, to be committed or aborted.
+            KafkaError: The transaction is not committed and must be aborted.
         """
         manager, engine = self._manager, self._engine
         engine.check_usable()
@@ -415,7 +415,7 @@ class TransactionDriver(Generic[D]):
         engine.accumulator.transaction = 0
 
     async def abort(self, timeout_ms: int | None = None) -> None:
-        """Drop everything in the transaction.
+        """Abort the transaction.
 
         Unsent records are dropped; the call waits for those in flight.
 
@@ -430,7 +430,7 @@ class TransactionDriver(Generic[D]):
         manager, engine = self._manager, self._engine
         engine.check_usable()
         if manager.already_aborted and manager.state is S.UNINITIALIZED:
-            manager.already_aborted = False  # The commit's answer said so.
+            manager.already_aborted = False  # The commit's error has said so.
             engine.sender.counters.transactions_aborted += 1
             return
         deadline_ms = self._deadline_ms(timeout_ms)
@@ -472,7 +472,7 @@ class TransactionDriver(Generic[D]):
                 flow, timeout_ms=max(1, deadline_ms - engine.now_ms())
             )
         except (*FENCED, InvalidTxnStateError) as error:
-            # INVALID_TXN_STATE: it was ended already, with the other result.
+            # INVALID_TXN_STATE: the transaction has ended already, with the other outcome.
             await self._end_refused(identity, error, deadline_ms, committed=committed)
         except FatalError as error:
             was_asked = manager.end.may_have_arrived
@@ -496,7 +496,7 @@ class TransactionDriver(Generic[D]):
     async def _end_refused(
         self, identity: ProducerIdentity, error: KafkaError, deadline_ms: int, *, committed: bool
     ) -> None:
-        """The epoch is too old: a newer producer took over, or the coordinator timed us out."""
+        """Handle a refused epoch: a newer producer took over, or the transaction timed out."""
         manager = self._manager
         try:
             limit_ms = max(1, deadline_ms - self._engine.now_ms())
@@ -507,7 +507,7 @@ class TransactionDriver(Generic[D]):
                 raise CommitOutcomeUnknownError(_UNKNOWN.format(failure)) from error
             raise
         if committed and owner is Owner.COMMITTED and manager.is_acknowledged:
-            # An earlier attempt got through, and only its answer was lost.
+            # An earlier EndTxn has committed, and only its answer was lost.
             manager.ended_elsewhere(epoch_raised=True)
             return
         was_asked = manager.end.may_have_arrived
@@ -539,10 +539,10 @@ class TransactionDriver(Generic[D]):
     def _is_ours(self, owner: Owner) -> bool:
         """Whether it is certain that no other producer took over the id (KIP-588).
 
-        An abort under the next epoch is the coordinator's own if it knew our transaction: a newer
-        producer has to end that one first, and gets the epoch after the next. Otherwise a newer
-        producer may have aborted one of its own. Under version 1 an attempt whose answer was lost
-        may have committed our transaction, before another producer took over.
+        An abort under the next epoch is by the coordinator if it knew our transaction: a newer
+        producer would have to abort that one first, and would get the epoch after the next one. If
+        it did not know ours, a newer producer may have aborted a transaction of its own. Under
+        version 1 an EndTxn without an answer may have committed ours before a newer producer came.
         """
         manager = self._manager
         if owner is Owner.ABORTED:

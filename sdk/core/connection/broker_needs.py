@@ -1,7 +1,7 @@
-"""The versions that a request's contents need, beyond the request being served at all.
+"""The versions that the values of a request need.
 
-An older broker would misread some values and has no place for others. Such a request is not sent;
-the error says what is missing, and which release of Apache Kafka has it.
+An older broker would misread some values, or has no field for them. Such a request is not sent; the
+error says what is missing, and which release of Apache Kafka has it.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _FIELDS: Final[Mapping[tuple[int, str], str]] = {
         "a transaction that is fenced by the membership of a consumer (KIP-447)",
     ),
 }
-"""What a user calls a field, where that is not its name; by api key and field."""
+"""Users' words for fields, where these differ from the name; by api key and field."""
 
 
 def check_values(request: Request, version: int) -> None:
-    """Refuse values that a version would let a broker misread.
+    """Refuse values that a broker would misread in this version.
 
     Args:
-        request: What is to be sent.
-        version: The version that it is spoken in.
+        request: The request.
+        version: Its version.
 
     Raises:
         UnsupportedVersionError: It needs a later version.
@@ -50,7 +50,7 @@ def check_values(request: Request, version: int) -> None:
 
 
 def lacking_field(request_type: type[Request], field: str, version: int) -> UnsupportedVersionError:
-    """The error for a field that is set and has no place in the version that is spoken."""
+    """Return the error for a field that is set and that this version does not have."""
     what = _FIELDS.get((request_type.api_key, field), field)
     return _lacking(request_type, what, _first_version(request_type, field, version), version)
 
@@ -66,7 +66,7 @@ def _lacking(
 
 
 def _first_version(message_type: type[Message], name: str, version: int) -> int:
-    """From which version on, after one that lacks it, a field is there; 0 if it is nowhere."""
+    """Return the first version with a field, after one without it; 0 if there is none."""
     found = 0
     for field_name, field in message_type.fields().items():
         if field_name == name and field.versions[0] > version:
@@ -105,4 +105,4 @@ _RULES: Final[Mapping[int, tuple[int, Callable[[Any], bool], str]]] = {
     ),
     _LIST_CONFIG_RESOURCES: (1, _asks_for_everything, _SETTINGS_LISTED),
 }
-"""By api key: lowest version, which requests need it, and what that is to a user."""
+"""By api key: lowest version, a test of the requests that need it, and users' word for that."""

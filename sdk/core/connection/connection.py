@@ -1,8 +1,8 @@
-"""One connection to a broker as a machine: correlation ids, answers in order, deadlines.
+"""One connection to a broker, without I/O: correlation ids, answers in order, deadlines.
 
-It turns requests into bytes and bytes into answers. It decides when the peer is to be considered
-dead (no answer within a request's time, FC-49) or broken (an answer that nobody asked for). It has
-no socket and no clock; what a request says and who waits for it is decided elsewhere.
+It converts requests to bytes and bytes to answers. It decides when the peer counts as dead (no
+answer within a request's time, FC-49) or as broken (an answer without a request). It has no socket
+and no clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onceflow.sdk.protocol.primitives import Buffer
 from onceflow.sdk.protocol.schema import AbsentFieldError, Request, Response
 
 IN_FLIGHT_MAX = 10_000
-"""Unanswered requests that one connection holds; more means that the caller has no bound."""
+"""Most unanswered requests of one connection; more means that the caller has no limit."""
 
 
 class Answer(NamedTuple):
@@ -28,7 +28,7 @@ class Answer(NamedTuple):
     Attributes:
         correlation_id: Number of the request.
         response: The decoded response.
-        api_version: Version in which it was spoken.
+        api_version: Version of the request and the response.
     """
 
     correlation_id: int
@@ -44,11 +44,11 @@ class _Pending(NamedTuple):
 
 
 class Connection:
-    """Requests out, answers in, strictly in order.
+    """Sends requests and receives answers strictly in order.
 
     Attributes:
         last_used_ms: When something was last sent or received, on the caller's clock.
-        muted_until_ms: Until when the broker asked for silence (KIP-219).
+        muted_until_ms: Time until which the broker throttles this client (KIP-219).
     """
 
     __slots__ = (
@@ -86,7 +86,7 @@ class Connection:
 
         Args:
             request: The request.
-            api_version: Version to speak.
+            api_version: Version to use.
             now_ms: The present time.
             timeout_ms: How long the answer may take.
             expects_answer: False for Produce with ``acks=0``, which is never answered.
@@ -95,8 +95,8 @@ class Connection:
             The correlation id, and the parts to be written in this order.
 
         Raises:
-            LocalProtocolError: Too many requests wait.
-            UnsupportedVersionError: What the request says cannot be said in that version.
+            LocalProtocolError: Too many requests wait for an answer.
+            UnsupportedVersionError: The version cannot express the request.
         """
         if len(self._pending) >= IN_FLIGHT_MAX:
             raise LocalProtocolError(
@@ -122,17 +122,17 @@ class Connection:
         return correlation_id, parts
 
     def receive(self, data: bytes, now_ms: int) -> list[Answer]:
-        """Take in bytes from the peer.
+        """Handle bytes from the peer.
 
         Args:
-            data: What arrived.
+            data: The bytes.
             now_ms: The present time.
 
         Returns:
-            The answers that are complete now.
+            The answers that are complete with them.
 
         Raises:
-            RemoteProtocolError: The bytes are no answer to what was asked; drop the connection.
+            RemoteProtocolError: The bytes are not the expected answer; drop the connection.
         """
         self.last_used_ms = now_ms
         answers = []
@@ -148,21 +148,21 @@ class Connection:
         return answers
 
     def last_deadline_ms(self) -> int | None:
-        """When the last waiting request runs out of time; None when nothing waits."""
+        """Latest deadline of the waiting requests; None if none waits."""
         return max((p.deadline_ms for p in self._pending), default=None)
 
     def next_deadline_ms(self) -> int | None:
-        """When the first waiting request runs out of time; None when nothing waits."""
+        """Earliest deadline of the waiting requests; None if none waits."""
         return min((p.deadline_ms for p in self._pending), default=None)
 
     def overdue(self, now_ms: int) -> str | None:
-        """Say which request waits for too long.
+        """Describe a request that waits for too long.
 
         Args:
             now_ms: The present time.
 
         Returns:
-            A short description, None when all is well. An overdue request means a dead connection.
+            A short description, or None. An overdue request means a dead connection.
         """
         for pending in self._pending:
             if pending.deadline_ms <= now_ms:
@@ -181,6 +181,6 @@ def _decode(frame: bytes | memoryview, pending: _Pending) -> Answer:
     if request_type.api_key == API_VERSIONS_KEY:
         code = int.from_bytes(frame[end : end + 2], "big", signed=True)
         if code == ErrorCode.UNSUPPORTED_VERSION:
-            version = 0  # the one answer that a broker gives in a version it was not asked in
+            version = 0  # the only answer whose version may differ from that of its request
     response, _ = request_type.response_type.decode(frame, version, end)
     return Answer(correlation_id, response, version)

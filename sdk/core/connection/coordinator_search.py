@@ -1,7 +1,7 @@
-"""The question for the coordinator of a group or transactional id, and its answer.
+"""The request for the coordinator of a group or transactional id, and its answer.
 
-It decides in which form the question is asked and what the answer means. Which broker is asked,
-and whether again, is decided elsewhere.
+It makes the request in the form that a broker knows, and reads the answer. The caller chooses the
+broker and decides on repetitions.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ BY_LIST_FROM = 4
 def coordinator_request(
     versions: BrokerVersions, key: str, kind: CoordinatorType
 ) -> FindCoordinatorRequest:
-    """The question in the form that a broker knows.
+    """Return the request in the form that a broker knows.
 
     Args:
-        versions: What the broker offers.
+        versions: Versions that the broker offers.
         key: Group name or transactional id.
-        kind: Which of the two.
+        kind: Kind of the key.
     """
     if (versions.pick(FindCoordinatorRequest) or 0) >= BY_LIST_FROM:
         return FindCoordinatorRequest(key_type=kind, coordinator_keys=[key])
@@ -37,14 +37,14 @@ def coordinator_request(
 
 
 def read_coordinator(reply: Response) -> Node:
-    """The coordinator that a broker named.
+    """Return the coordinator in an answer.
 
     Args:
-        reply: The answer to one question.
+        reply: The answer about one key.
 
     Raises:
-        BrokerError: The broker could not tell.
-        BrokerConnectionError: It is the answer to something else.
+        BrokerError: The answer is an error.
+        BrokerConnectionError: The answer has another type.
     """
     if not isinstance(reply, FindCoordinatorResponse):
         raise BrokerConnectionError("the broker sent a response of another kind")

@@ -1,7 +1,6 @@
-"""The first words on a connection: which versions the broker speaks, and who we are.
+"""The first requests on a connection: which versions the broker offers.
 
-Version negotiation (KIP-35, KIP-511) as a flow, and the choice of a version for a request. Which
-broker is talked to, and over what socket, is decided elsewhere.
+It has version negotiation (KIP-35, KIP-511) as a flow, and the choice of a version for a request.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from onceflow.sdk.protocol.schema import Request
 
 SOFTWARE_NAME = "onceflow"
 TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")
-"""How a TLS alert and a TLS handshake message begin (RFC 8446, section 5.1)."""
+"""First bytes of a TLS alert and of a TLS handshake message (RFC 8446, section 5.1)."""
 
 SPEAKS_TLS: Final = "it speaks TLS; set security_protocol to SSL or SASL_SSL"
 """Remedy for an address that answers in TLS."""
@@ -27,7 +26,7 @@ SPEAKS_TLS: Final = "it speaks TLS; set security_protocol to SSL or SASL_SSL"
 
 @dataclass(frozen=True, slots=True)
 class BrokerVersions:
-    """What a broker offers.
+    """Versions and features that a broker offers.
 
     Attributes:
         ranges: Least and greatest version by API key.
@@ -38,14 +37,14 @@ class BrokerVersions:
     features: Mapping[str, int] = field(default_factory=dict)
 
     def pick(self, request_type: type[Request], max_version: int | None = None) -> int | None:
-        """The highest version that both sides speak.
+        """Return the highest version that client and broker have.
 
         Args:
             request_type: The request.
             max_version: Upper bound from the caller.
 
         Returns:
-            The version, None when there is none.
+            The version, None if there is none.
         """
         offered = self.ranges.get(request_type.api_key)
         if offered is None:
@@ -57,7 +56,7 @@ class BrokerVersions:
         return version if version >= max(least, offered[0]) else None
 
     def require(self, request_type: type[Request], max_version: int | None = None) -> int:
-        """Like ``pick``, but without a common version it raises.
+        """Return the version as ``pick``, or raise an error if there is none.
 
         Args:
             request_type: The request.
@@ -67,7 +66,7 @@ class BrokerVersions:
             The version.
 
         Raises:
-            UnsupportedVersionError: There is no common version; the message says which are
+            UnsupportedVersionError: There is no common version; the message says which ones are
                 offered.
         """
         version = self.pick(request_type, max_version)
@@ -87,7 +86,7 @@ class BrokerVersions:
 
     @property
     def transaction_version(self) -> int:
-        """Level of ``transaction.version``: 2 is KIP-890's protocol; 0 when not told."""
+        """Level of ``transaction.version``: 2 is KIP-890's protocol; 0 if the broker has none."""
         return self.features.get(TRANSACTION_VERSION, 0)
 
 
@@ -107,18 +106,18 @@ BEFORE_NEGOTIATION = BrokerVersions(ranges={18: (0, 4), 17: (0, 1), 36: (0, 2)})
 def negotiate_versions(software_version: str) -> Flow[BrokerVersions]:
     """Ask for the broker's versions, newest form first.
 
-    A broker that does not know our newest ApiVersions answers in form 0 with error 35 and, from
-    KIP-511 on, the range that it does know; the question is then repeated in that version.
+    A broker that does not know our newest ApiVersions answers in version 0 with error 35 and, from
+    KIP-511 on, with the range that it knows. Then the request is repeated in that version.
 
     Args:
         software_version: Version of this library, for the broker's log and metrics.
 
     Returns:
-        What the broker offers.
+        The versions and features that the broker offers.
 
     Raises:
-        BrokerError: The broker refuses to say.
-        RemoteProtocolError: Its answer holds a range that is none.
+        BrokerError: The answer is an error.
+        RemoteProtocolError: Its answer has an empty range.
     """
     request = ApiVersionsRequest(
         client_software_name=SOFTWARE_NAME, client_software_version=software_version
@@ -145,7 +144,7 @@ def foreign_protocol(first: bytes) -> str:
         first: The first bytes that it sent.
 
     Returns:
-        What it speaks and what to do, as the end of a message; empty if unknown.
+        Its protocol and the remedy, as the end of a message; empty if unknown.
     """
     if first[:2] in TLS_RECORDS:
         return SPEAKS_TLS

@@ -1,7 +1,7 @@
 """An immutable view of the cluster: brokers, topics, leaders and leader epochs.
 
-It decides how an answer to Metadata changes the view (an older leader epoch replaces a newer one
-only when brokers insist, a new topic id means a new topic). It does not decide when to ask.
+It decides how an answer to Metadata changes the view. An older leader epoch replaces a newer one
+only if many answers repeat it; a new topic id means a new topic.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 STALE_ANSWERS_MAX = 20
-"""How many answers in a row must name an older leader epoch before it is believed. A broker that
-lags behind the others is refuted long before; a cluster that lost what it knew in a power loss
-never is, and would be asked for ever about an epoch that is gone."""
+"""How many answers in a row must name an older leader epoch before it is accepted. If only one
+broker lags behind, another one answers with the newer epoch long before. If the cluster lost the
+newer epoch in a power loss, no broker does, and the client would insist on it for ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class PartitionMetadata:
 
     Attributes:
         partition: Partition number.
-        leader_id: Node id of the leader, -1 when there is none.
-        leader_epoch: Leader epoch, -1 when the broker is too old to say.
+        leader_id: Node id of the leader, -1 if there is none.
+        leader_epoch: Leader epoch, -1 if the broker is too old to send it.
         replicas: Node ids of the replicas.
         isr: Node ids of the replicas in sync.
         error_code: 0, or why the leader is missing.
@@ -92,14 +92,14 @@ class TopicMetadata:
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """What is known of the cluster at one moment; changes make a new object.
+    """The view of a cluster at one moment; a change makes a new object.
 
     Attributes:
         nodes: Brokers by node id.
         topics: Topics by name, also those with an error.
         controller_id: Node id of the controller, -1 if unknown.
         cluster_id: Id of the cluster or None.
-        updated_at_ms: When the last answer came, on the clock of the caller; -1 for never.
+        updated_at_ms: Time of the last answer, on the caller's clock; -1 for never.
     """
 
     nodes: Mapping[int, Node] = field(default_factory=dict)
@@ -109,39 +109,39 @@ class ClusterMetadata:
     updated_at_ms: int = -1
 
     def topic(self, topic: str) -> TopicMetadata | None:
-        """The topic if it is known and usable."""
+        """Return the topic if it is known and usable."""
         found = self.topics.get(topic)
         return found if found is not None and found.error_code == 0 else None
 
     def partition(self, partition: TopicPartition) -> PartitionMetadata | None:
-        """The partition if it is known."""
+        """Return the partition if it is known."""
         found = self.topic(partition.topic)
         return None if found is None else found.partitions.get(partition.partition)
 
     def leader(self, partition: TopicPartition) -> int | None:
-        """Node id of the partition's leader, None when unknown or absent."""
+        """Return the node id of the partition's leader; None if it is unknown or absent."""
         found = self.partition(partition)
         if found is None or found.leader_id < 0 or found.leader_id not in self.nodes:
             return None
         return found.leader_id
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """The partition's leader epoch, -1 when unknown."""
+        """Return the partition's leader epoch, -1 if unknown."""
         found = self.partition(partition)
         return -1 if found is None else found.leader_epoch
 
     def partition_count(self, topic: str) -> int | None:
-        """Number of partitions, None when the topic is unknown."""
+        """Return the number of partitions; None if the topic is unknown."""
         found = self.topic(topic)
         return None if found is None else len(found.partitions)
 
     def topic_id(self, topic: str) -> UUID:
-        """The topic's id, all zero when unknown."""
+        """Return the topic's id, all zero if unknown."""
         found = self.topics.get(topic)
         return ZERO_UUID if found is None else found.topic_id
 
     def topic_name(self, topic_id: UUID) -> str | None:
-        """Name of the topic with that id, None when unknown."""
+        """Return the name of the topic with that id; None if unknown."""
         if topic_id != ZERO_UUID:
             for found in self.topics.values():
                 if found.topic_id == topic_id:
@@ -149,7 +149,7 @@ class ClusterMetadata:
         return None
 
     def partition_infos(self, topic: str) -> list[PartitionInfo]:
-        """The topic's partitions as public values; empty when the topic is unknown."""
+        """Return the topic's partitions as public values; none if the topic is unknown."""
         found = self.topic(topic)
         if found is None:
             return []
@@ -161,12 +161,12 @@ class ClusterMetadata:
     def with_response(
         self, response: MetadataResponse, now_ms: int, *, all_topics: bool = False
     ) -> ClusterMetadata:
-        """Take in an answer to Metadata.
+        """Return the view after an answer to Metadata.
 
         Args:
             response: The answer.
-            now_ms: When it came.
-            all_topics: Whether all topics were asked for, so that missing ones are gone.
+            now_ms: Time of the answer.
+            all_topics: Whether the request was for all topics, so that missing ones do not exist.
 
         Returns:
             The new view. A partition whose leader epoch went back keeps its newer entry, unless
@@ -188,7 +188,7 @@ class ClusterMetadata:
         )
 
     def without_topics(self, gone: Collection[str]) -> ClusterMetadata:
-        """The view without some topics."""
+        """Return the view without some topics."""
         if not any(name in self.topics for name in gone):
             return self
         left = dict(self.topics)
@@ -199,16 +199,16 @@ class ClusterMetadata:
     def with_leader(
         self, partition: TopicPartition, leader_id: int, leader_epoch: int, node: Node | None
     ) -> ClusterMetadata:
-        """Take in a new leader that a broker named in a refusal (KIP-951).
+        """Return the view with a new leader that a broker named in a refusal (KIP-951).
 
         Args:
             partition: The partition.
             leader_id: Its new leader.
             leader_epoch: Its new leader epoch; an old or equal one changes nothing.
-            node: Address of the leader if it came along.
+            node: Address of the leader, if the answer has it.
 
         Returns:
-            The new view, or this one when there is nothing new or the leader has no address.
+            The new view, or this one if nothing is new or the leader has no address.
         """
         known = self.partition(partition)
         nodes = self.nodes if node is None else {**self.nodes, node.node_id: node}

@@ -1,8 +1,8 @@
-"""How a client shows who it is: the SASL mechanisms as flows on one connection.
+"""The client's side of SASL: each mechanism as a flow on one connection.
 
-PLAIN (RFC 4616), SCRAM (RFC 5802) and OAUTHBEARER (RFC 7628) inside of Kafka's requests (KIP-152),
-at the beginning of a connection and again before a session ends (KIP-368). The broker's proof is
-checked where a mechanism has one. Where nonces and tokens come from is decided elsewhere.
+These are PLAIN (RFC 4616), SCRAM (RFC 5802) and OAUTHBEARER (RFC 7628) within Kafka's requests
+(KIP-152), at the beginning of a connection and again before a session ends (KIP-368). With SCRAM
+the client also checks the broker's proof. The caller provides nonces and tokens.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from onceflow.sdk.protocol.api.security import (
 from onceflow.sdk.protocol.error_codes import error_for
 
 ITERATIONS_MAX: Final = 100_000
-"""Most rounds that a broker may ask for: it decides how long this process computes."""
+"""Most rounds that a broker may ask for, since they cost this process computing time."""
 
 RENEW_SHARE_MIN: Final = 0.85
 RENEW_SHARE_MAX: Final = 0.95
-"""Part of a session after which it is renewed, as Java's client: with some time left, and not all
-connections at once."""
+"""Latest part of a session at which it is renewed, as in Java's client: before it ends, and not on
+all connections at once."""
 
 RENEW_PAUSE_MS: Final = 1_050
 """A broker refuses to authenticate a connection again within a second."""
 
 
 def authenticate_plain(username: str, password: str, timeout_ms: int | None = None) -> Flow[int]:
-    """Authenticate by name and password, which the broker gets to see.
+    """Authenticate by name and password, which are sent to the broker.
 
     Args:
         username: Name.

@@ -1,9 +1,8 @@
-"""Which batches of a fetch answer belong to aborted transactions (KIP-98).
+"""Finds the batches of a fetch answer that belong to aborted transactions (KIP-98).
 
-A read_committed answer names each aborted transaction that touches the returned range by producer
-id and first offset. One producer may have several of them, with committed ones in between, so an
-entry holds from its first offset to the producer's next abort marker and no further. The order of
-the list is not relied on: brokers differ in it.
+A read_committed answer lists each aborted transaction in the returned range by producer id and
+first offset. A producer may have several, with committed ones in between. So an entry ends with the
+producer's next abort marker. Brokers sort the list differently, so its order is not used.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from collections.abc import Iterable
 
 
 class AbortedTransactions:
-    """Walks along one partition's answer and tells which batches to hide."""
+    """Tells, batch after batch of one partition's answer, which ones to hide."""
 
     __slots__ = ("_first_offsets",)
 
@@ -42,7 +41,7 @@ class AbortedTransactions:
     def end_with_abort(self, producer_id: int, offset: int) -> None:
         """Note an abort marker: the producer's transaction ends here.
 
-        A marker may lack an entry, when its transaction wrote nothing to this partition; it then
+        A marker has no entry if its transaction wrote nothing to this partition. Then it
         must not end a later transaction of the same producer.
 
         Args:

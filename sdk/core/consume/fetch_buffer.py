@@ -1,9 +1,8 @@
-"""Fetched batches that wait for the application, and the records made of them.
+"""Fetched batches that wait for the application, and the decoding of their records.
 
-One `FetchedData` is one partition's part of one fetch answer. It decides which of its batches and
-records reach the application: control batches and aborted transactions do not, and neither do the
-records before the offset that was asked for, which come along because a broker hands out whole
-batches. It does not know whether the partition still belongs to the consumer.
+One `FetchedData` is one partition's part of one fetch answer. It leaves out control batches,
+aborted transactions, and records before the requested offset, which come along because brokers send
+whole batches. It does not know whether the consumer still owns the partition.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from onceflow.sdk.serde import LookupNeeded, TopicDeserializer
 OFFSET_MAX = 2**63 - 1
 
 Deserializer = Callable[..., object]
-"""Makes an object of a key's or value's bytes; not called for None."""
+"""Converts the bytes of a key or value to an object; not called for None."""
 
 RunDeserializer = Callable[[list[AnyRecord]], list[AnyRecord]]
 """Made by `make_deserializer`."""
@@ -50,10 +49,10 @@ class FetchedData:
 
     Attributes:
         topic_partition: Where the batches come from.
-        stamp: The partition's stamp when they were asked for.
+        stamp: The partition's stamp at the request.
         next_offset: Offset after the last complete batch, to be fetched next.
         leader_epoch: Leader epoch of the last complete batch.
-        position: Offset that the application goes on with after what was taken so far.
+        position: Offset after the records that were taken so far.
         position_epoch: Leader epoch of the batch before that offset, -1 if none was read.
     """
 
@@ -91,9 +90,9 @@ class FetchedData:
 
         Args:
             topic_partition: Where the batches come from.
-            stamp: The partition's stamp when they were asked for.
-            fetch_offset: The offset asked for.
-            data: Batches one after the other; the last one may be cut.
+            stamp: The partition's stamp at the request.
+            fetch_offset: The requested offset.
+            data: Batches in order; the last one may be cut.
             aborted: Aborted transactions of the range, None to show everything.
             check_crcs: Whether to compare each batch with its checksum before use.
             deserialize: From `make_deserializer`.
@@ -133,9 +132,9 @@ class FetchedData:
             last = header
             at += header.size_bytes
         if last is None:
-            # Brokers answer with one whole batch at least, or with nothing (KIP-74).
+            # Brokers answer with at least one whole batch, or with nothing (KIP-74).
             raise InvalidBatchError("a record batch is cut off", ErrorCode.CORRUPT_MESSAGE)
-        # A batch wholly below the requested offset must not move it back.
+        # A batch that is entirely below the requested offset must not move it back.
         self.next_offset = max(self.next_offset, last.next_offset)
         self.leader_epoch = last.partition_leader_epoch
         return at
@@ -164,7 +163,7 @@ class FetchedData:
         return header.next_offset if header.next_offset > self.position else None
 
     def let_go(self) -> None:
-        """Copy what was not taken yet, so that the whole answer can be freed."""
+        """Copy the bytes that were not taken yet, so that the whole answer can be freed."""
         if isinstance(self._data, memoryview):
             self._data = bytes(self._data[self._offset : self._end])
             self._end -= self._offset
@@ -185,13 +184,13 @@ class FetchedData:
         """As `take`, field by field.
 
         Args:
-            limit: Most records wanted; 0 only skips what is hidden.
+            limit: Most records wanted; 0 only skips hidden batches.
             values_only: Whether offsets and values are enough.
-            beside: Columns that the records are added to, if their batch allows it.
+            beside: Columns to which the records are added, if their batch allows it.
 
         Returns:
-            A new run of one batch; or the columns given, with at most `limit` records more: as they
-            were when nothing visible is left, the limit is 0, or the next batch differs from them.
+            A new run of one batch, or `beside` with up to `limit` more records. It has none more if
+            no visible ones are left, if the limit is 0, or if the next batch differs from it.
         """
         if self._deserialize is not None or self._index < len(self._records):
             return self._take_as_columns(limit, beside)
@@ -221,7 +220,7 @@ class FetchedData:
         return beside
 
     def _take_as_columns(self, limit: int, beside: AnyColumns | None) -> AnyColumns | None:
-        """As `take_columns`, of records: a deserializer takes no other, or they are there."""
+        """Take columns through records: a deserializer needs these, or they exist already."""
         while not self.exhausted:
             if self._index < len(self._records):
                 first = self._records[self._index]
@@ -243,24 +242,24 @@ class FetchedData:
         return beside
 
     def take(self, limit: int, beside: list[AnyRecord] | None = None) -> list[AnyRecord]:
-        """Records for the application, in order; the position moves along, over hidden ones too.
+        """Return records for the application in order; move the position, also over hidden ones.
 
         Args:
-            limit: Most records wanted; 0 only skips what is hidden.
-            beside: Records that these are added to.
+            limit: Most records wanted; 0 only skips hidden batches.
+            beside: List to which the records are added.
 
         Returns:
-            A new list with records of one batch; or the list given, with at most `limit` records
-            more: as it was when nothing visible is left, or when the limit is 0.
+            A new list with records of one batch, or `beside` with up to `limit` more records. It
+            has none more if no visible ones are left, or if the limit is 0.
 
         Raises:
             RecordError: A batch cannot be read. The position stays before it.
             SerializationError: A deserializer refused a record. The position stays before it.
         """
         found = [] if beside is None else beside
-        if self._columns is not None:  # They may hold values only: read the batch again.
+        if self._columns is not None:  # They may hold only values: decode the batch again.
             self._columns, self._index = None, 0
-        # Return what was read before a later batch can raise an error and lose it.
+        # Return records before a later batch can raise an error, with which they would be lost.
         while not self.exhausted and (beside is not None or not found):
             before = len(found)
             if self._index < len(self._records):
@@ -282,10 +281,10 @@ class FetchedData:
         return found
 
     def _hides(self, header: BatchHeader) -> bool:
-        """Whether the application must not see the batch; notes markers."""
+        """Whether the application must not see the batch; note markers."""
         attributes = header.attributes
         if attributes & CONTROL_BIT:
-            # Compaction may keep the header of a marker whose record is gone.
+            # Compaction may keep the header of a marker without its record.
             if self._aborted is not None and header.records_count > 0:
                 marker = parse_control_batch(self._data, self._offset)
                 if marker.is_abort:
@@ -300,7 +299,7 @@ class FetchedData:
         )
 
     def _wants_all_of(self, header: BatchHeader, limit: int) -> bool:
-        """Whether every record of a batch goes to the application now."""
+        """Whether the application gets every record of a batch now."""
         return header.base_offset >= self.position and header.records_count <= limit
 
     def _read_records(
@@ -320,7 +319,7 @@ class FetchedData:
     def _reads_into(
         self, columns: AnyColumns, header: BatchHeader, limit: int, values_only: bool
     ) -> bool:
-        """Read a whole batch behind the records before it, if it is like theirs."""
+        """Decode a whole batch into the list of records before it, if it has the same form."""
         return (
             self._wants_all_of(header, limit)
             and columns.values_only == values_only
@@ -339,7 +338,7 @@ class FetchedData:
         self._header = header
         self._records = records
         self._index = 0
-        if not records:  # Compaction left nothing of it.
+        if not records:  # Compaction left no record in it.
             self._finish(header)
 
     def _decode_columns(self, header: BatchHeader, values_only: bool) -> None:
@@ -357,7 +356,7 @@ class FetchedData:
         self._header = header
         self._columns = columns[first:] if first else columns
         self._index = 0
-        if not self._columns:  # Compaction left nothing of it.
+        if not self._columns:  # Compaction left no record in it.
             self._finish(header)
 
     def _take_decoded(self, limit: int) -> list[AnyRecord]:
@@ -370,7 +369,7 @@ class FetchedData:
         return taken
 
     def _move_to(self, index: int, last_offset: int, leader_epoch: int) -> None:
-        """Go on behind the records that were taken of the batch at hand."""
+        """Move the position after the records that were taken of the current batch."""
         self._index = index
         self.position = last_offset + 1
         self.position_epoch = leader_epoch
@@ -379,13 +378,13 @@ class FetchedData:
             self._finish(self._header)
 
     def _finish(self, header: BatchHeader) -> None:
-        """Go on behind a batch."""
+        """Move the position after a batch."""
         self._offset += header.size_bytes
         self._records = []
         self._columns = None
         self._index = 0
         if header.next_offset > self.position:
-            # The last offsets of a batch may be gone by compaction, or hold a marker.
+            # Compaction may have removed the last records of a batch, or the last one is a marker.
             self.position = header.next_offset
         self.position_epoch = header.partition_leader_epoch
 
@@ -402,17 +401,17 @@ def _alike(more: AnyColumns | AnyRecord, beside: AnyColumns) -> bool:
 def take_records(
     data: FetchedData, limit: int, found: list[AnyRecord] | None
 ) -> list[AnyRecord] | None:
-    """Records of one partition's data beside those found, None for none."""
+    """Add records of one partition's data to those found; return None if there are none."""
     return data.take(limit, found) or None
 
 
 def take_columns(data: FetchedData, limit: int, found: AnyColumns | None) -> AnyColumns | None:
-    """The same field by field."""
+    """The same with columns."""
     return data.take_columns(limit, values_only=False, beside=found)
 
 
 def take_values(data: FetchedData, limit: int, found: AnyColumns | None) -> AnyColumns | None:
-    """The same as offsets and values alone."""
+    """The same with columns of offsets and values."""
     return data.take_columns(limit, values_only=True, beside=found)
 
 
@@ -421,13 +420,12 @@ def make_deserializer(
 ) -> RunDeserializer | None:
     """Combine a consumer's deserializers into one function over a run of records.
 
-    The function takes records of one topic and changes them in place. It returns those before the
-    first one that was refused; if that is the very first, it raises `SerializationError`, so that
-    what comes before a broken record is delivered, and the record itself is met again by every
-    later call.
+    The function takes records of one topic and changes them in place. It returns the records before
+    the first refused one. If the very first one is refused, it raises `SerializationError`. So the
+    records before a broken one are delivered, and every later call meets the broken one again.
 
     Returns:
-        The function, or None when there is nothing to do.
+        The function, or None if there are no deserializers.
     """
     if key_deserializer is None and value_deserializer is None:
         return None

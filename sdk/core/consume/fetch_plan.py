@@ -47,12 +47,12 @@ class FetchPlan:
     """One fetch request and what its answer will be compared with.
 
     Attributes:
-        node_id: Whom to ask.
-        request: What to ask.
+        node_id: The broker.
+        request: The request.
         max_version: Highest version to use, None for no limit.
         asked: Stamp and fetch offset of every partition that the answer may hold.
         topic_names: Topics by id, for answers that name ids only.
-        ahead: Whether the application still has data of this broker, so that nothing waits.
+        ahead: Whether the application still has data of this broker; then the broker must not wait.
     """
 
     node_id: int
@@ -65,13 +65,13 @@ class FetchPlan:
 
 @dataclass(slots=True)
 class FetchOutcome:
-    """What an answer asks the driver to do.
+    """What the driver must do after an answer.
 
     Attributes:
-        refresh_metadata: Leaders have moved.
+        refresh_metadata: Whether leaders have moved.
         failure: Error for the next poll to raise, or None.
-        leaders: Leader id and epoch of partitions, as a refusal named them (KIP-951).
-        topic_bytes: Bytes of batches that came, by topic.
+        leaders: Leader id and epoch of partitions that refusals named (KIP-951).
+        topic_bytes: Bytes of received batches, by topic.
     """
 
     refresh_metadata: bool = False

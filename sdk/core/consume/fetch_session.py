@@ -1,4 +1,4 @@
-"""Fetch sessions: telling one broker only what changed since the last fetch (KIP-227).
+"""Fetch sessions: a request to a broker names only what changed since the last one (KIP-227).
 
 One session per broker. It decides which partitions a request must name, which it must forget, and
 when to start over. The fetcher decides what the partitions' answers mean.
@@ -21,7 +21,7 @@ _EPOCH_LIMIT: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class FetchTarget:
-    """What is asked for one partition.
+    """What a fetch requests of one partition.
 
     Attributes:
         topic_id: The topic's id; all zero on brokers without topic ids.
@@ -41,10 +41,10 @@ class SessionRequest:
     """The session's part of a fetch request.
 
     Attributes:
-        session_id: 0 when there is no session yet.
+        session_id: 0 if there is no session yet.
         session_epoch: Number of the request within the session.
-        named: Partitions to be written into the request.
-        forgotten: Partitions that the broker shall drop, with their topic ids.
+        named: Partitions that the request names.
+        forgotten: Partitions that the broker must drop from the session, with their topic ids.
     """
 
     session_id: int
@@ -62,17 +62,17 @@ class FetchSession:
         self._partitions: dict[TopicPartition, FetchTarget] = {}
 
     def repeats(self, partition: TopicPartition, target: FetchTarget) -> bool:
-        """Whether the last request asked the same, so that the broker answers changes alone."""
+        """Whether the last request had the same target, so that the broker answers only changes."""
         return self._partitions.get(partition) == target
 
     def request(self, wanted: Mapping[TopicPartition, FetchTarget]) -> SessionRequest:
-        """Return how to ask for exactly these partitions.
+        """Return the session's part of a request for exactly these partitions.
 
         Args:
             wanted: All partitions that the answer may hold, in the order of preference.
 
         Returns:
-            What the request names and takes back. The session then expects that the request is
+            The partitions to name and to forget. The session then expects that the request is
             sent; if it fails, `restart` must be called.
         """
         if self._epoch == INITIAL_SESSION_EPOCH:
@@ -95,7 +95,7 @@ class FetchSession:
         return SessionRequest(self.session_id, self._epoch, named, forgotten)
 
     def on_answer(self, error_code: int, session_id: int) -> bool:
-        """Take in the head of an answer.
+        """Handle the first fields of an answer.
 
         Args:
             error_code: Error code of the whole answer.
@@ -112,7 +112,7 @@ class FetchSession:
         if self._epoch == INITIAL_SESSION_EPOCH:
             self.session_id = session_id
             if session_id == 0:
-                return True  # The broker has no slot for us: go on with full requests.
+                return True  # The broker has no slot for a session: continue with full requests.
         elif session_id != self.session_id:
             self.session_id = 0
             self.restart()
@@ -121,7 +121,7 @@ class FetchSession:
         return True
 
     def restart(self) -> None:
-        """Begin a new session with the next request, and have the old one closed."""
+        """Begin a new session with the next request, which also closes the old one."""
         self._epoch = INITIAL_SESSION_EPOCH
         self._partitions = {}
 
@@ -155,7 +155,7 @@ def forgotten_topics(
     forgotten: Mapping[TopicPartition, UUID], by_id: bool
 ) -> list[FetchRequest.ForgottenTopic]:
     """Return the partitions that a fetch request forgets."""
-    # A topic that was deleted and created again counts by its id here.
+    # A topic that was deleted and created again has two ids, so entries are kept by id.
     topics: dict[tuple[str, UUID], FetchRequest.ForgottenTopic] = {}
     for partition, topic_id in forgotten.items():
         topic = topics.get((partition.topic, topic_id))

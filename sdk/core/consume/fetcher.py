@@ -1,9 +1,9 @@
-"""Which partitions to fetch next, what an answer means, and what may be given to the application.
+"""Decides what to fetch next, what an answer means, and which records the application gets.
 
-The fetcher reads ahead: while the application works on what it has, the next answer is on its
-way. It decides what is asked of which broker, holds the fetched data with the stamp of its
-partition, and never hands out data whose stamp is no longer the partition's, so records of a
-revoked or re-positioned partition cannot appear. It sends nothing and waits for nothing.
+The fetcher reads ahead: while the application works on its records, the next answer is on its way.
+Fetched data carries the stamp of its partition at the request. If the partition has another stamp
+by now, the data is dropped, so the application never gets records of a revoked or moved partition.
+The fetcher sends nothing and waits for nothing.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ class _NodeState:
 
 
 class Fetcher:
-    """The machine; see the module's text.
+    """The fetcher of one consumer; see the module's text.
 
     Attributes:
         leaders_missing: Whether the last plan left out partitions whose leader is unknown.
         unknown_nodes: Brokers that the last plan left out until their version is known.
-        unreadable: Partitions that cannot be read, and what a poll must raise for them.
-        lookups: What deserializers need at the next record of a partition, as of the last take.
+        unreadable: Partitions that cannot be read, with the errors for a poll.
+        lookups: Look-ups that deserializers need for a partition's next record, at the last take.
     """
 
     def __init__(self, settings: FetchSettings, subscription: Subscription) -> None:
@@ -106,7 +106,7 @@ class Fetcher:
         self.unknown_nodes: set[int] = set()
         self.lookups: dict[TopicPartition, LookupNeeded] = {}
 
-    # --- what to ask ---
+    # --- requests ---
 
     def plan(
         self,
@@ -114,29 +114,29 @@ class Fetcher:
         now_ms: int,
         version_of: Callable[[int], int | None],
     ) -> list[FetchPlan]:
-        """Requests to be sent now, at most one to a broker; each must be reported back.
+        """Return the requests to send now, at most one to a broker; each needs a report.
 
         Args:
             cluster: Leaders and topic ids.
             now_ms: The caller's clock.
-            version_of: Version of Fetch that a node will be spoken to in, None if unknown.
+            version_of: Returns the version of Fetch for a node, None if unknown.
 
         Returns:
-            The plans. `leaders_missing` then says whether partitions had to be left out because
-            their leader is unknown, and `unknown_nodes` names the brokers that are left out until
-            their version is known: it decides whether topics are named or given by id.
+            The plans. Afterwards `leaders_missing` says whether partitions with an unknown leader
+            were left out. `unknown_nodes` lists brokers that were left out because their version
+            is unknown, which decides whether topics are named or given by id.
         """
         forget_old_positions(self._subscription, cluster)
         self._drop_stale()
         self.leaders_missing = False
         self.unknown_nodes = set()
-        # Buffered records of paused partitions must not keep the others from being fetched.
+        # Buffered records of paused partitions do not count, or the others would not be fetched.
         waiting_bytes = 0
         troubled = bool(self.unreadable)
         for state in self._subscription:
             if state.deliverable and not (troubled and self.unreadable.holds(state, now_ms)):
                 waiting_bytes += self._buffered(state.topic_partition)
-            else:  # It may wait for long, and must not hold what came for the others meanwhile.
+            else:  # It may stay for long, and must not keep the memory of the whole answer.
                 for data in self._buffers.get(state.topic_partition, ()):
                     data.let_go()
         if waiting_bytes >= self._settings.max_bytes:
@@ -172,7 +172,7 @@ class Fetcher:
         return cluster.leader(state.topic_partition)
 
     def _needs_validation(self, state: PartitionState, cluster: ClusterMetadata) -> bool:
-        """Hold a partition whose leader changed since its position was reached (KIP-320)."""
+        """Hold a partition whose leader changed since its position was validated (KIP-320)."""
         leader_epoch = cluster.leader_epoch(state.topic_partition)
         if leader_epoch < 0 or leader_epoch == state.validated_epoch:
             return False
@@ -193,7 +193,7 @@ class Fetcher:
         node = self._nodes.setdefault(node_id, _NodeState())
         if node.in_flight or now_ms < node.retry_at_ms:
             return None
-        # While the application works on one answer, the broker makes the next.
+        # While the application works on one answer, the broker prepares the next.
         most = self._settings.partition_max_bytes
         wanted = [s for s in states if self._buffered(s.topic_partition) <= most]
         # Some partitions are left out because the application has not taken their records yet. A
@@ -234,8 +234,8 @@ class Fetcher:
         for state in states:
             partition = state.topic_partition
             if state.high_watermark < 0 and node.session.repeats(partition, targets[partition]):
-                # It went and came back between two requests, or an answer was for its former
-                # position. The broker told its end, and tells it again only when it changes.
+                # The partition went and came back between two requests, or an answer was dropped.
+                # The broker sent its high watermark then, and repeats it only when it changes.
                 node.session.restart()
                 break
         session = node.session.request(targets)
@@ -258,7 +258,7 @@ class Fetcher:
     # --- answers ---
 
     def on_response(self, plan: FetchPlan, response: FetchResponse, now_ms: int) -> FetchOutcome:
-        """Apply the answer to a plan."""
+        """Handle the answer to a plan."""
         outcome = FetchOutcome()
         node = self._nodes[plan.node_id]
         node.in_flight = False
@@ -293,7 +293,7 @@ class Fetcher:
         return outcome
 
     def on_failure(self, plan: FetchPlan, now_ms: int) -> FetchOutcome:
-        """The request of a plan was not answered."""
+        """Handle a plan whose request was not answered."""
         node = self._nodes[plan.node_id]
         node.in_flight = False
         node.session.restart()
@@ -302,7 +302,7 @@ class Fetcher:
         return FetchOutcome(refresh_metadata=True)
 
     def on_unreachable(self, node_id: int) -> None:
-        """A node cannot be reached: who reads from it for its nearness goes back to the leader."""
+        """Go back to the leader in partitions that prefer a node which cannot be reached."""
         for state in self._subscription:
             if state.preferred_replica == node_id:
                 state.preferred_replica = None
@@ -355,7 +355,7 @@ class Fetcher:
                 deserialize=self._settings.deserialize,
             )
         except RecordError as error:
-            # Records before it are buffered or taken, and stay.
+            # Records before the damage are buffered or taken already, and stay.
             self._on_damage(state, state.fetch_offset, error, None, now_ms)
             return
         state.fetch_offset = data.next_offset
@@ -383,7 +383,7 @@ class Fetcher:
             if leader is not None and leader.leader_id >= 0:
                 outcome.leaders[partition] = (leader.leader_id, leader.leader_epoch)
         elif code == ErrorCode.UNKNOWN_LEADER_EPOCH:
-            # The leader lags behind the metadata, or the metadata is old: a refresh decides.
+            # The leader lags behind the metadata, or the metadata is old: refresh it.
             logger.info("fetch of %s: %s", partition, ErrorCode(code).name)
             outcome.refresh_metadata = True
         elif code in _WORTH_WAITING or (is_retriable(code) and code != ErrorCode.CORRUPT_MESSAGE):
@@ -402,7 +402,7 @@ class Fetcher:
             state.preferred_replica = None
             return
         if state.fetch_offset != state.position:
-            return  # Buffered records come first; then the leader is asked again.
+            return  # Deliver buffered records first; then ask the leader again.
         logger.warning(
             "offset %d of %s is out of range; auto.offset.reset=%s",
             state.position,
@@ -416,16 +416,15 @@ class Fetcher:
         failure.place = (*state.topic_partition, state.position)
         self._subscription.reset_by_policy(state, failure)
 
-    # --- what the application gets ---
+    # --- records for the application ---
 
     def take(self, max_records: int, now_ms: int) -> dict[TopicPartition, list[AnyRecord]]:
-        """Records for the application; the positions move behind them.
+        """Return records for the application, and move the positions after them.
 
-        A run of records comes from one batch and is handed over as it was decoded, without a
-        copy, where the limit allows.
+        A run of records comes from one batch and is returned without a copy, if the limit allows.
 
-        A partition that cannot be read is left out: `unreadable` tells why, and `lookups` what its
-        deserializer waits for.
+        A partition that cannot be read is left out. `unreadable` has the reason, and `lookups` the
+        look-ups that its deserializer waits for.
 
         Args:
             max_records: Most records wanted, over all partitions.
@@ -449,7 +448,7 @@ class Fetcher:
         try:
             return self._take_in_turn(max_records, now_ms, take, began)
         except BaseException:
-            # Ctrl-C, or a deserializer that ends the program: the records taken so far are lost, so
+            # Ctrl-C, or a deserializer that ends the program. The records taken so far are lost, so
             # a commit during the exit must not cover them.
             for partition, (position, leader_epoch) in began.items():
                 self._subscription.seek(partition, position, leader_epoch)
@@ -462,7 +461,7 @@ class Fetcher:
         take: _Take[_Run],
         began: dict[TopicPartition, tuple[int, int]],
     ) -> dict[TopicPartition, _Run]:
-        """Take of each partition, and note where that began."""
+        """Take records of each partition in turn; note the positions before."""
         taken: dict[TopicPartition, _Run] = {}
         left = max_records
         troubled = bool(self.unreadable)
@@ -495,7 +494,7 @@ class Fetcher:
             if records:
                 taken[partition] = records
                 left -= len(records)
-                # Other partitions come first next time; a partition that refills would starve them.
+                # Others come first next time; otherwise a partition that is refilled starves them.
                 self._buffers[partition] = self._buffers.pop(partition)
             if left <= 0:
                 break
@@ -519,7 +518,7 @@ class Fetcher:
                     return found
                 raise
             finally:
-                # Hidden batches move the position too, though nothing is returned for them.
+                # Hidden batches move the position too, although they return nothing.
                 self._buffered_bytes += data.size_bytes - size
                 if data.position > state.position:
                     state.position = data.position
@@ -532,7 +531,7 @@ class Fetcher:
         return found
 
     def hold(self, partition: TopicPartition, error: KafkaError, now_ms: int) -> None:
-        """Hold a partition for a while: its next records are intact and cannot be decoded.
+        """Hold a partition for a while, because its next record cannot be deserialized.
 
         Args:
             partition: Which one.
@@ -551,7 +550,7 @@ class Fetcher:
         behind: int | None,
         now_ms: int,
     ) -> None:
-        """React to bytes that cannot be read: fetch them from the leader again after a pause."""
+        """Handle bytes that cannot be read: fetch them from the leader again after a pause."""
         partition = state.topic_partition
         past = "past it" if behind is None else f"to {behind}"
         error.args = (
@@ -564,7 +563,7 @@ class Fetcher:
 
     @property
     def has_data(self) -> bool:
-        """Whether a `take` would find buffered data now."""
+        """Whether `take` would find buffered data now."""
         for partition, buffer in self._buffers.items():
             state = self._subscription.get(partition)
             if buffer and state is not None and state.deliverable:
@@ -573,11 +572,11 @@ class Fetcher:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that are fetched and not taken yet."""
+        """Bytes that were fetched and not taken yet."""
         return self._buffered_bytes
 
     def discard(self, partitions: Iterable[TopicPartition]) -> None:
-        """Drop what is buffered of these partitions."""
+        """Drop the buffered data of these partitions."""
         for partition in partitions:
             self._discard(partition)
 

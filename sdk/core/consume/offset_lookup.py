@@ -36,10 +36,10 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 from onceflow.sdk.protocol.schema import Response
 
 STABLE_FROM = 7
-"""From this version of OffsetFetch on a commit in progress can be waited for (KIP-447)."""
+"""First version of OffsetFetch with `require_stable` (KIP-447)."""
 
 BATCHED_GROUPS_FROM = 8
-"""First version of OffsetFetch that asks for several groups at once (KIP-709)."""
+"""First version of OffsetFetch for several groups at once (KIP-709)."""
 
 NAMES_UNTIL = 9
 """Last version of OffsetCommit and OffsetFetch that names topics instead of giving their ids."""
@@ -52,7 +52,7 @@ class FoundOffset(NamedTuple):
 
     Attributes:
         error_code: 0, or why there is no answer.
-        offset: The offset, -1 when no record is at or after the time asked for.
+        offset: The offset, -1 if no record is at or after the requested time.
         timestamp_ms: Timestamp of the record there, -1 for either end of the log.
         leader_epoch: Leader epoch of the record there, -1 if unknown.
     """
@@ -68,7 +68,7 @@ class EpochEnd(NamedTuple):
 
     Attributes:
         error_code: 0, or why there is no answer.
-        leader_epoch: Largest epoch not above the one asked for, -1 if there is none.
+        leader_epoch: Largest epoch not above the requested one, -1 if there is none.
         end_offset: Where that epoch ends, -1 if unknown.
     """
 
@@ -78,7 +78,7 @@ class EpochEnd(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """A partition's answer to OffsetFetch; `committed` is None when nothing was committed."""
+    """A partition's answer to OffsetFetch; `committed` is None if nothing was committed."""
 
     error_code: int
     committed: OffsetAndMetadata | None = None
@@ -87,7 +87,7 @@ class CommittedOffset(NamedTuple):
 def by_leader(
     cluster: ClusterMetadata, partitions: Iterable[TopicPartition]
 ) -> tuple[dict[int, list[TopicPartition]], list[TopicPartition]]:
-    """Sort partitions by the node that leads them; those without a known leader come second."""
+    """Group partitions by leader; return those without a known leader separately."""
     known: dict[int, list[TopicPartition]] = {}
     unknown: list[TopicPartition] = []
     for partition in partitions:
@@ -114,7 +114,7 @@ def list_offsets(
         isolation_level: Whether "latest" means the last stable offset or the high watermark.
 
     Returns:
-        An answer for each partition; one that the broker left out counts as unknown there.
+        An answer for each partition; one missing in the broker's answer counts as unknown.
     """
     message = ListOffsetsRequest
     topics = by_topic(
@@ -148,7 +148,7 @@ def list_offsets(
 def epoch_ends(
     node_id: int, epochs: Mapping[TopicPartition, int], cluster: ClusterMetadata
 ) -> Flow[dict[TopicPartition, EpochEnd]]:
-    """Ask one leader where leader epochs end, to find out whether the log was cut.
+    """Ask one leader where leader epochs end, to find out whether the log lost records.
 
     Args:
         node_id: The leader.
@@ -195,11 +195,11 @@ def fetch_committed(
 
     Args:
         group_id: The group.
-        partitions: Which ones; None asks for all that the group ever committed.
+        partitions: Partitions; None asks for all that the group has committed.
         require_stable: Refuse partitions with a transactional commit in progress (KIP-447).
-        batched: Whether the coordinator speaks a version with a list of groups.
-        member: Who asks, for groups of the consumer protocol (KIP-848): the coordinator refuses one
-            that is none any more, or whose epoch is old.
+        batched: Whether the coordinator serves a version with a list of groups.
+        member: The member that asks, for groups of the consumer protocol (KIP-848). The coordinator
+            refuses it if it is not a member any more, or if its epoch is old.
 
     Returns:
         Error code of the whole answer, and an answer for each partition.
@@ -275,11 +275,11 @@ def _committed(
 def commit_request(
     member: ConsumerGroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> OffsetCommitRequest:
-    """An OffsetCommit for the group's coordinator, in a version up to ``NAMES_UNTIL``.
+    """Return an OffsetCommit for the group's coordinator, in a version up to ``NAMES_UNTIL``.
 
     Args:
         member: Group and membership; generation -1 commits from outside of the group.
-        offsets: What to store.
+        offsets: Offsets to store.
     """
     message = OffsetCommitRequest
     topics = by_topic(
@@ -310,7 +310,7 @@ def read_commit_codes(reply: Response) -> dict[TopicPartition, int]:
         reply: The answer.
 
     Raises:
-        BrokerConnectionError: It is the answer to something else.
+        BrokerConnectionError: The answer has another type.
     """
     if not isinstance(reply, OffsetCommitResponse):
         raise BrokerConnectionError("the coordinator sent a response of another kind")
@@ -328,7 +328,7 @@ def commit_offsets(
 
     Args:
         member: Group and membership; generation -1 commits from outside of the group.
-        offsets: What to store.
+        offsets: Offsets to store.
 
     Returns:
         Error code by partition.

@@ -1,8 +1,8 @@
-"""Records that are decoded ahead and not handed out yet.
+"""Records that were decoded ahead and not returned to the application yet.
 
-Iteration, and the blocking face, decode many records at once but hand out fewer. Until a record
-was handed out, the partition's position stays before it, so that a commit never covers a record
-that the application has not seen. Nothing is fetched here.
+Iteration and the blocking consumer decode many records at once but return fewer. The partition's
+position stays before a record until it is returned, so that a commit never covers a record that the
+application has not got.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ class _Run:
         self.end_position = state.position
         self.end_epoch = state.position_epoch
         state.position = records[0].offset
-        state.position_epoch = -1  # The last record's would be that of one behind the position.
+        state.position_epoch = -1  # The known epoch is that of a record after the position.
 
     def move_to(self, index: int) -> None:
-        """Count the records before `index` as handed out."""
+        """Count the records before `index` as returned."""
         state = self.state
         if index >= self.count:
-            # Hidden batches behind the last record are passed along with it.
+            # The position also moves over hidden batches after the last record.
             state.position = self.end_position
             state.position_epoch = self.end_epoch
         else:
             last = self.records[index - 1]
             state.position = last.offset + 1
             state.position_epoch = last.leader_epoch
-        self.index = index  # Last, as Ctrl-C may come in between.
+        self.index = index  # Last, because Ctrl-C may interrupt the lines above.
 
     def move_back(self, index: int) -> None:
-        """Count the records from `index` on as not handed out."""
+        """Count the records from `index` on as not returned."""
         if isinstance(self.records, list):
-            del self.records[self.count :]  # They were another run's.
+            del self.records[self.count :]  # Records of another run.
         self.index = index
         state = self.state
         if state.stamp == self.stamp:
@@ -65,7 +65,7 @@ class _Run:
 
 
 class RecordCursor:
-    """Hands out records as long as their partitions stay as they were.
+    """Returns records, unless their partitions were revoked or moved meanwhile.
 
     The blocking face takes from it in the caller's thread while the loop's thread fetches. That is
     safe because only polls, of which there is one at a time, load it or move positions.
@@ -77,7 +77,7 @@ class RecordCursor:
         self._taken: list[tuple[_Run, int]] | None = None
 
     def load(self, polled: Mapping[TopicPartition, list[AnyRecord] | AnyColumns]) -> None:
-        """Take over the result of a poll; the positions go back before it."""
+        """Take over the result of a poll; move the positions back before it."""
         for partition, records in polled.items():
             state = self._subscription.get(partition)
             if state is not None and records:
@@ -85,11 +85,11 @@ class RecordCursor:
 
     @property
     def has_records(self) -> bool:
-        """Whether there is a record to hand out."""
+        """Whether there is a record to return."""
         return self._current(values_only=True) is not None
 
     def next(self) -> AnyRecord | None:
-        """The next record, or None when another poll is needed."""
+        """Return the next record, or None if another poll is needed."""
         run = self._current()
         if run is None:
             return None
@@ -98,7 +98,7 @@ class RecordCursor:
         return record
 
     def take(self, max_records: int) -> dict[TopicPartition, list[AnyRecord]]:
-        """Everything that is left, up to a limit, as a poll would return it."""
+        """Return all remaining records, up to a limit, as a poll returns them."""
         taken: dict[TopicPartition, list[AnyRecord]] = {}
         left = max_records
         while left > 0 and (run := self._current()) is not None:
@@ -115,7 +115,7 @@ class RecordCursor:
     def take_columns(
         self, max_records: int, *, values_only: bool
     ) -> dict[TopicPartition, AnyColumns]:
-        """Take as `take`, but as columns, one run of each partition.
+        """Return columns in place of records, one run of each partition.
 
         Args:
             max_records: Most records wanted.
@@ -134,15 +134,15 @@ class RecordCursor:
         return taken
 
     def begin_taking(self) -> None:
-        """Note what is taken from here on, until `end_taking`."""
+        """Note the records taken from now on, until `end_taking`."""
         self._taken = []
 
     def end_taking(self) -> None:
-        """Note that the application got what was taken."""
+        """Note that the application got the taken records."""
         self._taken = None
 
     def take_back(self) -> None:
-        """Put back what was taken and did not reach the application; the next call returns it."""
+        """Put back taken records that did not reach the application; the next call returns them."""
         taken, self._taken = self._taken or [], None
         for run, index in reversed(taken):
             run.move_back(index)
@@ -150,7 +150,7 @@ class RecordCursor:
                 self._runs.appendleft(run)
 
     def _take_of(self, run: _Run, limit: int) -> list[AnyRecord] | AnyColumns:
-        """Count records of the first run as handed out; a whole one is given away uncopied."""
+        """Take records of the first run; a whole run is returned without a copy."""
         records = run.records
         if run.index or len(records) > limit:
             records = records[run.index : run.index + limit]
@@ -162,9 +162,9 @@ class RecordCursor:
         return records
 
     def _current(self, values_only: bool = False) -> _Run | None:
-        """Return the first run with records for the application; runs of held partitions wait.
+        """Return the first run with records for the application; skip runs of held partitions.
 
-        A run that holds less than what is wanted is read again, from where it stands.
+        A run with only values is decoded again, from its present place, if more fields are wanted.
         """
         for _ in range(len(self._runs)):
             run = self._runs[0]
@@ -184,7 +184,7 @@ class RecordCursor:
 
 
 def _alike(run: _Run, limit: int) -> int:
-    """How many of the next records may stand in the same columns: a run may join batches."""
+    """Return how many of the next records fit into the same columns; a run may join batches."""
     records = run.records
     if isinstance(records, RecordColumns):
         return limit

@@ -1,10 +1,9 @@
-"""What a consumer reads: topics or partitions, and a state with the position of each partition.
+"""A consumer's topics or partitions, and the state and position of each partition.
 
-This module decides which partitions may be fetched or delivered and which offset comes next. Every
-event that breaks the continuity of a partition (assignment, seek, reset, loss) gives it a new
-*stamp*; whatever was asked for under an older stamp - a fetch, a committed offset, a look-up by
-time - is void when its answer arrives. It does not talk to a broker, knows no group protocol, and
-holds no records.
+This module decides which partitions may be fetched or delivered and which offset comes next. Each
+assignment, seek, reset or loss gives a partition a new *stamp*. An answer to a request under an
+older stamp (a fetch, a committed offset, a look-up by time) is ignored. This module sends nothing,
+knows no group protocol, and holds no records.
 """
 
 from __future__ import annotations
@@ -47,42 +46,42 @@ class PartitionPhase(enum.Enum):
     """What a partition waits for before it can be fetched."""
 
     LOADING = "loading"
-    """The committed offset is to be asked for."""
+    """The committed offset must be fetched."""
     RESETTING = "resetting"
-    """The offset for ``reset_timestamp`` is to be asked for."""
+    """The offset for ``reset_timestamp`` must be looked up."""
     VALIDATING = "validating"
-    """The leader changed; the position is to be compared with its epochs (KIP-320)."""
+    """The leader changed; the position must be compared with its epochs (KIP-320)."""
     READY = "ready"
     """The position is known."""
     FAILED = "failed"
-    """No position and no policy that would give one; only a seek helps."""
+    """There is no position and no reset policy; only a seek sets one."""
 
 
 class PartitionState:
     """Everything that is known of one assigned partition.
 
     Attributes:
-        topic_partition: Which partition.
-        stamp: Changes whenever the position stops being a continuation of the previous one.
+        topic_partition: The partition.
+        stamp: Changes with each assignment, seek, reset or loss.
         phase: What the partition waits for.
-        position: Next offset to be returned to the user; -1 while unknown.
+        position: Offset of the next record for the application; -1 while unknown.
         position_epoch: Leader epoch of the record before the position, -1 if unknown.
-        fetch_offset: Next offset to ask the broker for; runs ahead of the position.
+        fetch_offset: Offset to fetch next; it is ahead of the position.
         fetch_epoch: Leader epoch of the batch before the fetch offset, -1 if unknown.
-        validated_epoch: Leader epoch under which the position was last known to be good.
+        validated_epoch: Leader epoch under which the position was last validated.
         reset_timestamp: ListOffsets target while RESETTING.
-        failure: What every poll raises while FAILED.
-        paused: The user asked for a pause.
-        revoking: The partition is about to be given up; nothing more is delivered.
-        unsubscribed: Its topic is no longer subscribed; the group has not taken it away yet.
+        failure: The error that every poll raises while FAILED.
+        paused: Whether the application paused it.
+        revoking: Whether it is being revoked, so that no records are delivered.
+        unsubscribed: Whether its topic is not subscribed any more, but the group still assigns it.
         high_watermark: End of the replicated log as of the last fetch, -1 if unknown.
         last_stable_offset: First offset of the earliest open transaction as of the last fetch.
         log_start_offset: Start of the log as of the last fetch.
-        retry_at_ms: No request for this partition before that moment.
+        retry_at_ms: No request for this partition is sent before this time.
         preferred_replica: Node to fetch from instead of the leader (KIP-392), or None.
         preferred_until_ms: When the preference ends.
-        topic_id: The topic that the position belongs to, all zero while unknown; None after the
-            user set the position, until a fetch from there was answered.
+        topic_id: Id of the topic that the position belongs to, all zero while unknown. None after
+            a seek, until a fetch from there was answered.
     """
 
     __slots__ = (
@@ -132,21 +131,21 @@ class PartitionState:
 
     @property
     def has_position(self) -> bool:
-        """Whether the next offset to be returned is known (it may still wait for validation)."""
+        """Whether the position is known; it may still wait for validation."""
         return self.phase in (PartitionPhase.READY, PartitionPhase.VALIDATING)
 
     @property
     def held_back(self) -> bool:
-        """Whether the user must not see records of the partition at present."""
+        """Whether the application must not get records of the partition at present."""
         return self.paused or self.revoking or self.unsubscribed
 
     @property
     def deliverable(self) -> bool:
-        """Whether records of the partition may reach the user now."""
+        """Whether the application may get records of the partition now."""
         return self.phase is PartitionPhase.READY and not self.held_back
 
     def resume(self) -> None:
-        """End a pause. An end that had been reached may have moved: it is unknown until a fetch."""
+        """End a pause; the end of the log may have moved, so it is unknown until a fetch."""
         known = self.high_watermark if self.last_stable_offset < 0 else self.last_stable_offset
         if self.paused and self.position >= known:
             self.high_watermark = self.last_stable_offset = -1
@@ -157,7 +156,7 @@ class PartitionState:
         return self.deliverable and self.retry_at_ms <= now_ms
 
     def lag(self, isolation_level: IsolationLevel) -> int | None:
-        """Offsets between the position and the end as of the last fetch, None if unknown."""
+        """Offsets between the position and the end at the last fetch, None if unknown."""
         end = self.high_watermark
         if isolation_level is IsolationLevel.READ_COMMITTED:
             end = self.last_stable_offset
@@ -167,14 +166,14 @@ class PartitionState:
 
     @property
     def lead(self) -> int | None:
-        """Offsets between the first that exists, as of the last fetch, and the position."""
+        """Offsets between the log start at the last fetch and the position."""
         if not self.has_position or self.log_start_offset < 0:
             return None
         return max(0, self.position - self.log_start_offset)
 
     @property
     def last_stable_offset_lag(self) -> int | None:
-        """Offsets that an open transaction hides, as of the last fetch; None if unknown."""
+        """Offsets that an open transaction hid at the last fetch; None if unknown."""
         if self.high_watermark < 0 or self.last_stable_offset < 0:
             return None
         return max(0, self.high_watermark - self.last_stable_offset)
@@ -187,7 +186,7 @@ class PartitionState:
 
 
 class Subscription:
-    """The one owner of all partition states of a consumer."""
+    """The subscription and the partition states of one consumer."""
 
     def __init__(self, auto_offset_reset: str = "latest") -> None:
         self.mode: SubscriptionMode = SubscriptionMode.NONE
@@ -235,13 +234,13 @@ class Subscription:
         return self._set_topics(matching)
 
     def note_topics(self, topics: Iterable[str]) -> None:
-        """Topics that a coordinator chose by the pattern."""
+        """Note the topics that the coordinator chose by the pattern."""
         self.topics = frozenset(topics)
 
     def assign_manually(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without a group's help.
+        """Read exactly these partitions, without assignment by a group.
 
-        Partitions that were assigned before keep their position.
+        Partitions that are already assigned keep their position.
 
         Raises:
             IllegalStateError: Topics or a pattern were subscribed.
@@ -258,7 +257,7 @@ class Subscription:
         self._states.clear()
 
     def check_chosen(self) -> None:
-        """Refuse to read while nothing is chosen: no record would ever arrive.
+        """Refuse to poll without topics and partitions: no record would ever arrive.
 
         Raises:
             IllegalStateError: Neither topics nor partitions were chosen.
@@ -282,10 +281,10 @@ class Subscription:
             self.pattern = None
 
     def _hold_what_is_not_subscribed(self) -> None:
-        """Deliver nothing of partitions that the group is still to take away.
+        """Deliver no records of unsubscribed topics whose partitions are still assigned.
 
-        Under the consumer protocol (KIP-848), and with cooperative assignors, it does so some time
-        after the subscription was changed.
+        Under the consumer protocol (KIP-848) and with cooperative assignors, the group takes them
+        away some time after the subscription was changed.
         """
         for partition, state in self._states.items():
             state.unsubscribed = not self._is_subscribed(partition.topic)
@@ -308,7 +307,7 @@ class Subscription:
     # --- partitions ---
 
     def assign_from_group(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take over an assignment; partitions that stay keep their state."""
+        """Set the assignment; partitions that stay keep their state."""
         self._replace(partitions)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
@@ -317,7 +316,7 @@ class Subscription:
             self._states.pop(partition, None)
 
     def mark_revoking(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop fetching and delivering partitions whose revocation is under way."""
+        """Stop fetching and delivering partitions that are being revoked."""
         for partition in partitions:
             state = self._states.get(partition)
             if state is not None:
@@ -332,12 +331,12 @@ class Subscription:
         self._hold_what_is_not_subscribed()
 
     def next_stamp(self) -> int:
-        """A stamp that no partition has had yet."""
+        """Return a stamp that no partition has had yet."""
         self._stamp += 1
         return self._stamp
 
     def assignment(self) -> set[TopicPartition]:
-        """Partitions that are assigned now, those being revoked included."""
+        """Return the assigned partitions, including those that are being revoked."""
         return set(self._states)
 
     def get(self, partition: TopicPartition) -> PartitionState | None:
@@ -357,7 +356,7 @@ class Subscription:
         return state
 
     def is_current(self, partition: TopicPartition, stamp: int) -> bool:
-        """Whether an answer asked for under ``stamp`` still concerns the partition."""
+        """Whether an answer to a request under ``stamp`` is still valid."""
         state = self._states.get(partition)
         return state is not None and state.stamp == stamp
 
@@ -370,7 +369,7 @@ class Subscription:
     # --- positions ---
 
     def seek(self, partition: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Set the next offset to be returned.
+        """Set the position of a partition.
 
         Args:
             partition: An assigned partition.
@@ -391,7 +390,7 @@ class Subscription:
         state.stamp = self.next_stamp()
 
     def request_reset(self, partition: TopicPartition, timestamp: int) -> None:
-        """Have the position looked up by time (or at either end of the log).
+        """Have the position looked up by time, or at either end of the log.
 
         Raises:
             IllegalStateError: The partition is not assigned to this consumer.
@@ -411,7 +410,7 @@ class Subscription:
     def reset_by_policy(self, state: PartitionState, failure: KafkaError) -> None:
         """Apply ``auto.offset.reset`` to a partition that has no usable position.
 
-        With ``none`` the failure is kept, and every poll raises it until the user seeks.
+        With ``none`` the failure is kept, and every poll raises it until a seek.
         """
         timestamp = self._policy_timestamp()
         if timestamp is not None:
@@ -422,7 +421,7 @@ class Subscription:
         state.failure = failure
 
     def request_load(self, partition: TopicPartition) -> None:
-        """Have the position loaded from the group's committed offset, or loaded again."""
+        """Have the position loaded from the group's committed offset."""
         state = self.state(partition)
         state.stamp = self.next_stamp()
         state.phase = PartitionPhase.LOADING
@@ -430,7 +429,7 @@ class Subscription:
         state.retry_at_ms = 0
 
     def find_again(self, state: PartitionState) -> None:
-        """Forget a position, or the way to one, that belongs to a topic which is gone."""
+        """Drop a position that belongs to a deleted topic, and look it up again."""
         state.high_watermark = state.last_stable_offset = state.log_start_offset = -1
         state.preferred_replica = None
         if state.phase is PartitionPhase.RESETTING:
@@ -441,10 +440,10 @@ class Subscription:
     def apply_position(
         self, partition: TopicPartition, stamp: int, offset: int, leader_epoch: int = -1
     ) -> bool:
-        """Take over a looked-up offset unless the partition moved on meanwhile.
+        """Set the position to a looked-up offset, unless the partition has another stamp by now.
 
-        The answer to an offset look-up races with seeks and with assignments; only the stamp
-        under which it was asked for tells whether it may still be applied (franz-go #1348).
+        A seek or an assignment may come before the answer to a look-up; only the stamp of the
+        request shows whether the answer is still valid (franz-go #1348).
 
         Returns:
             Whether it was applied.
@@ -455,7 +454,7 @@ class Subscription:
         return True
 
     def begin_validation(self, state: PartitionState) -> None:
-        """Hold a partition back until its position was compared with the leader's epochs."""
+        """Hold a partition until its position was compared with the leader's epochs."""
         state.phase = PartitionPhase.VALIDATING
         state.retry_at_ms = 0
 
@@ -464,15 +463,15 @@ class Subscription:
     ) -> None:
         """Compare the fetch offset with where its leader epoch ends (KIP-320).
 
-        If the log was cut below it, the records in between are gone and were replaced: with a
-        reset policy reading goes on at the first offset that may differ, without one every poll
-        raises.
+        If the log ends below it, later records were lost and may have been replaced. With a reset
+        policy reading continues at the first offset that may differ; without one every poll
+        raises an error.
 
         Args:
             partition: A partition that waits for validation.
-            leader_epoch: Largest epoch of the leader not above the one asked for, -1 for none.
+            leader_epoch: Largest epoch of the leader not above the requested one, -1 for none.
             end_offset: Where that epoch ends, -1 if unknown.
-            under_epoch: Leader epoch as of the question.
+            under_epoch: Leader epoch at the request.
         """
         state = self.state(partition)
         if state.phase is not PartitionPhase.VALIDATING:
@@ -510,7 +509,7 @@ class Subscription:
         state.retry_at_ms = 0
 
     def in_phase(self, phase: PartitionPhase, now_ms: int) -> list[PartitionState]:
-        """Partitions that wait for something and whose next try is due."""
+        """Return the partitions in a phase whose next try is due."""
         return [
             state
             for state in self._states.values()
@@ -518,14 +517,14 @@ class Subscription:
         ]
 
     def failure(self) -> KafkaError | None:
-        """Return the error for the next poll: of the first partition without a usable position."""
+        """Return the error for the next poll: that of the first partition in phase FAILED."""
         for state in self._states.values():
             if state.phase is PartitionPhase.FAILED:
                 return state.failure
         return None
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Offsets that a commit of "everything returned so far" would store."""
+        """Return the offsets that a commit of all returned records stores."""
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         for partition, state in self._states.items():
             committable = state.committable()

@@ -1,8 +1,8 @@
-"""Positions after a topic was deleted and created again: they belong to a topic id (KIP-516).
+"""Resets positions after a topic was deleted and created again (KIP-516).
 
-Somebody deleted the topic and made another one under its name; offset 7 of the old one says nothing
-about the new one. This module finds the partitions of such topics and has their positions found
-again: the committed offset (brokers drop those of a deleted topic), else ``auto.offset.reset``.
+A position belongs to a topic id: offset 7 of the deleted topic has no meaning in a new one of the
+same name. This module finds the partitions of such topics. Their positions are looked up again: the
+committed offset (brokers drop those of a deleted topic), else ``auto.offset.reset``.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ logger: Final = logging.getLogger("onceflow.sdk.consumer")
 
 
 def forget_old_positions(subscription: Subscription, cluster: ClusterMetadata) -> None:
-    """Have the positions found again that belong to another topic of the same name.
+    """Look up positions again that belong to an earlier topic of the same name.
 
-    What is buffered under them is dropped, by its stamp. A topic that is missing for now, or whose
-    id the broker does not know, changes nothing; nor does it for a position that the user set and
-    no fetch confirmed yet, because it may have been meant for the new topic.
+    Their buffered records are dropped. A topic that is missing at present, or without an id,
+    changes nothing. A position that a seek has set and no fetch has confirmed stays too, because it
+    may be meant for the new topic.
 
     Args:
-        subscription: Whose partitions to look at; their topic ids are brought up to date.
-        cluster: The topics as they are now.
+        subscription: The partitions to look at; their topic ids are updated.
+        cluster: The present topics.
     """
     warned: set[str] = set()
     for state in subscription:
@@ -53,10 +53,10 @@ def forget_old_positions(subscription: Subscription, cluster: ClusterMetadata) -
 
 
 def gone(subscription: Subscription, cluster: ClusterMetadata) -> list[TopicPartition]:
-    """Partitions of topics that had an id and are missing now.
+    """Return the partitions of topics that had an id and are missing now.
 
-    A commit names its topics: the offset of a topic that is gone would be refused, or be taken for
-    one of the next topic of that name.
+    A commit must leave them out: the coordinator would refuse their offsets, or store them for a
+    new topic of that name.
     """
     missing = []
     for state in subscription:

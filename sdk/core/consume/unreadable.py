@@ -1,9 +1,9 @@
-"""Partitions whose next records cannot be read: when each is tried again, and when a poll raises.
+"""Partitions whose next records cannot be read: when to try again, and what a poll raises.
 
-A damaged batch, a record that a deserializer refuses, a partition that the broker refuses: each
-holds up its own partition alone, for a pause that grows, and is then tried again. The application
-is told when it has had everything before the place, so that no record is lost if it seeks past it.
-Nothing is fetched or decoded here.
+The reason may be a damaged batch, a record that a deserializer refuses, or a partition that the
+broker refuses. It delays only its own partition, which is tried again after a growing pause. A poll
+raises the error only after the application has got all records before this offset, so that a seek
+past it loses no other record. Nothing is fetched or decoded here.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class _Trouble:
 
 
 class Unreadable:
-    """The places of one consumer that could not be read so far."""
+    """The unreadable offsets of one consumer."""
 
     def __init__(self, subscription: Subscription, first_ms: int, longest_ms: int) -> None:
-        """Make it; everything is readable.
+        """Make the object, without unreadable offsets.
 
         Args:
             subscription: Positions.
@@ -44,7 +44,7 @@ class Unreadable:
         self._troubles: dict[TopicPartition, _Trouble] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is any such place."""
+        """Whether there is any unreadable offset."""
         return bool(self._troubles)
 
     def note(
@@ -56,15 +56,15 @@ class Unreadable:
         *,
         may_pass: bool = False,
     ) -> int:
-        """A partition could not be read at an offset.
+        """Note that a partition could not be read at an offset.
 
         Args:
             state: The partition.
-            offset: The place.
+            offset: The offset.
             error: Why; its ``place`` is set.
             now_ms: The present time.
-            may_pass: Whether one more try may mend it, as with an answer that was damaged on its
-                way; the application then hears of the second failure only.
+            may_pass: Whether one more try may succeed, as for an answer that was damaged on its
+                way; then only the second failure is raised.
 
         Returns:
             When to try again.
@@ -90,14 +90,14 @@ class Unreadable:
         return now_ms < trouble.until_ms
 
     def passed(self, state: PartitionState) -> None:
-        """A partition was read; if that was behind its place, all is well again."""
+        """Forget the unreadable offset of a partition that was read past it."""
         trouble = self._troubles.get(state.topic_partition)
         if trouble is None or (trouble.stamp == state.stamp and state.position <= trouble.offset):
             return
         del self._troubles[state.topic_partition]
 
     def answered(self, partition: TopicPartition) -> None:
-        """A broker served a partition: what it refused before is not told any more."""
+        """Forget a broker's refusal of a partition that it now serves."""
         trouble = self._troubles.get(partition)
         if trouble is not None:
             trouble.failure = None
@@ -128,6 +128,6 @@ class Unreadable:
         return None
 
     def next_tries_ms(self, now_ms: int) -> list[int]:
-        """When the partitions that are held may be tried again."""
+        """Return when the held partitions may be tried again."""
         waits = (trouble.until_ms for trouble in self._troubles.values())
         return [until_ms for until_ms in waits if until_ms > now_ms]

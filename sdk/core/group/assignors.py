@@ -20,15 +20,15 @@ Assignment = dict[str, list[TopicPartition]]
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What one member told the leader when it joined.
+    """A member's subscription, as it sent it to the leader.
 
     Attributes:
-        member_id: The coordinator's name for the member.
+        member_id: The member's id.
         topics: Topics it wants to read.
         owned_partitions: Partitions it held when it joined (KIP-429).
         generation_id: Generation in which it held them, -1 if unknown (KIP-792).
         group_instance_id: Static member id or None; orders members stably (KIP-345).
-        user_data: What its assignor told the leader, see ``InformedAssignor``.
+        user_data: Data of its assignor for the leader, see ``InformedAssignor``.
     """
 
     member_id: str
@@ -40,7 +40,7 @@ class MemberSubscription:
 
     @property
     def sort_key(self) -> tuple[bool, str]:
-        """Static members first, by instance id, so that a restart does not reorder anybody."""
+        """Static members first, by instance id, so that a restart does not change the order."""
         if self.group_instance_id is not None:
             return False, self.group_instance_id
         return True, self.member_id
@@ -69,7 +69,7 @@ class Assignor(Protocol):
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> Assignment:
-        """Divide all partitions of all subscribed topics.
+        """Assign all partitions of all subscribed topics.
 
         Args:
             partition_counts: Number of partitions of each topic that exists.
@@ -91,13 +91,13 @@ class InformedAssignor(Assignor, Protocol):
     """
 
     def subscription_user_data(self) -> bytes:
-        """Return what the leader is told of this member, with each JoinGroup."""
+        """Return this member's data for the leader, which each JoinGroup carries."""
         ...
 
     def assign_informed(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> tuple[Assignment, Mapping[str, bytes]]:
-        """Divide all partitions; see ``assign``.
+        """Assign all partitions; see ``assign``.
 
         Args:
             partition_counts: Number of partitions of each topic that exists.
@@ -109,7 +109,7 @@ class InformedAssignor(Assignor, Protocol):
         ...
 
     def on_assignment(self, user_data: bytes) -> None:
-        """Take the leader's data for this member, before its partitions are taken.
+        """Take the leader's data for this member, before its partitions.
 
         Args:
             user_data: Empty if the leader gave none.
@@ -117,12 +117,12 @@ class InformedAssignor(Assignor, Protocol):
         ...
 
     def rejoin_reason(self) -> str | None:
-        """Return why the group is to be divided again, once; None if it is not."""
+        """Return why a new assignment is needed, once; None if none is."""
         ...
 
 
 class RangeAssignor:
-    """Assigns consecutive partitions of each topic to each member; equal indexes stay together."""
+    """Assigns consecutive partitions of each topic; members get the same numbers of each topic."""
 
     name = "range"
     cooperative = False
@@ -168,7 +168,7 @@ class RoundRobinAssignor:
 
 
 class StickyAssignor:
-    """Balances, moving as few partitions as possible; all members stop reading meanwhile."""
+    """Balances with as few moves as possible; all members stop reading meanwhile."""
 
     name = "sticky"
     cooperative = False
@@ -181,10 +181,10 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """Assigns as StickyAssignor in two rebalances, so that members go on reading (KIP-429).
+    """Assigns as StickyAssignor, in two rebalances in which members keep reading (KIP-429).
 
-    A partition that changes its owner has no owner after the first rebalance: the former one gives
-    it up and rejoins, and the second rebalance assigns it.
+    A partition that changes its owner has none after the first rebalance. Its former owner gives it
+    up and rejoins, and the second rebalance assigns it.
     """
 
     name = "cooperative-sticky"
@@ -194,18 +194,18 @@ class CooperativeStickyAssignor:
     def assign(
         self, partition_counts: Mapping[str, int], members: Sequence[MemberSubscription]
     ) -> Assignment:
-        """Divide all partitions of all subscribed topics.
+        """Assign all partitions of all subscribed topics.
 
         Args:
             partition_counts: By topic.
-            members: Who takes part, with what they hold.
+            members: Subscriptions of all members, with the partitions that they hold.
 
         Returns:
-            Partitions by member id. What moves is left out until its former owner gave it up.
+            Partitions by member id, without those that a former owner still has to give up.
         """
         plan = _StickyPlan(partition_counts, members)
         assignment = plan.solve()
-        # A stale claim counts too: that member may still be reading the partition, and must stop
+        # An outdated claim counts too: its member may still read the partition, and must stop
         # before the new owner starts.
         claimants: dict[TopicPartition, set[str]] = {}
         for member in members:
@@ -270,16 +270,16 @@ class _StickyPlan:
             ]
             for topic in {partition.topic for partition in unassigned}
         }
-        # Topics with few readers first: their partitions have the fewest places to go.
+        # Topics with few readers first: their partitions fit to the fewest members.
         for partition in sorted(unassigned, key=lambda p: (len(readers[p.topic]), p)):
             least = min(readers[partition.topic], key=lambda name: len(self._owned[name]))
             self._owned[least].append(partition)
 
     def _improve(self) -> bool:
-        """Shift one unit of load from a fuller to an emptier member, over others if need be.
+        """Move one partition from a fuller to an emptier member, over other members if needed.
 
-        Each shift lowers the sum of squared loads by at least two, so the loop ends; when no
-        shift exists, no assignment is more even (an augmenting path would have been found).
+        Each move lowers the sum of squared counts by at least two, so the loop ends. If there is no
+        such move, no assignment is more even (there would be an augmenting path).
         """
         by_load = sorted(self._owned, key=lambda name: len(self._owned[name]), reverse=True)
         lightest = len(self._owned[by_load[-1]]) if by_load else 0
@@ -295,7 +295,7 @@ class _StickyPlan:
         return False
 
     def _path_from(self, giver: str) -> list[tuple[str, TopicPartition, str]] | None:
-        """Shortest chain of moves that ends at a member with at least two partitions fewer."""
+        """Return the shortest chain of moves to a member with at least two partitions fewer."""
         limit = len(self._owned[giver]) - 2
         came_from: dict[str, tuple[str, TopicPartition]] = {}
         queue = deque([giver])
@@ -320,7 +320,7 @@ class _StickyPlan:
         return None
 
     def _movable(self, member_id: str) -> dict[str, TopicPartition]:
-        """Per topic the partition of a member that is best given away: one it has not held."""
+        """Return a member's best partition to give away, by topic: one that it did not hold."""
         best: dict[str, TopicPartition] = {}
         for partition in self._owned[member_id]:
             known = best.get(partition.topic)
@@ -331,7 +331,7 @@ class _StickyPlan:
     def _choose(self, movable: Mapping[str, TopicPartition], target: str) -> TopicPartition:
         topics = self._members[target].topics
         candidates = [partition for topic, partition in movable.items() if topic in topics]
-        # A partition that the target has held before goes home; else the last in order.
+        # Prefer a partition that the target held before; else the last in order.
         return max(candidates, key=lambda p: (self.former_owner.get(p) == target, p))
 
 
@@ -351,7 +351,7 @@ def _valid_owners(
 ) -> dict[TopicPartition, str]:
     """Return which member may keep which partition.
 
-    Of several claims the one of the youngest generation counts (KIP-792); if two members claim a
+    Of several claims, that of the latest generation counts (KIP-792). If two members claim a
     partition for the same generation, neither may keep it.
     """
     best: dict[TopicPartition, tuple[int, str | None]] = {}

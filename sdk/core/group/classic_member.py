@@ -1,8 +1,8 @@
-"""One member of a classic consumer group as a machine: join, sync, heartbeat, revoke, leave.
+"""One member of a classic consumer group: joins, syncs, sends heartbeats, revokes, leaves.
 
-The machine decides which request to send next and which event the application must get. Its driver
-carries out one `Step` after the other and reports the outcome. What it has in common with members
-of the consumer protocol is in ``membership``.
+It decides which request to send next and which event the application must get. Its driver carries
+out one `Step` after the other and reports the outcome. ``membership`` is the part that it shares
+with members of the consumer protocol.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from onceflow.sdk.protocol.schema import Response
 logger: logging.Logger = logging.getLogger("onceflow.sdk.group")
 
 JOIN_GRACE_MS = 5_000
-"""How much longer than the rebalance timeout a JoinGroup answer is waited for, as in Kafka."""
+"""Wait for a JoinGroup answer, beyond the rebalance timeout, as in Kafka."""
 
 
 class GroupMember(Membership):
-    """The machine; see the module's text for who calls what."""
+    """A member of a classic group; see the module's text."""
 
     def __init__(self, settings: GroupSettings) -> None:
         super().__init__(settings)
@@ -77,7 +77,7 @@ class GroupMember(Membership):
         self._sync_assignments: list[SyncGroupRequest.SyncGroupRequestAssignment] = []
         self._group_topics: frozenset[str] = frozenset()
         self._assigned_counts: dict[str, int] | None = None
-        # A static member that comes back looks once whether the group is whole; see `group_check`.
+        # A static member that comes back checks the group once; see `ownership_check`.
         self._may_come_back = self.cooperative and settings.group_instance_id is not None
         self._looks_at_group = self._may_come_back
         self._check: GroupCheck | None = None
@@ -85,7 +85,7 @@ class GroupMember(Membership):
     # --- the application's side -------------------------------------------------------------
 
     def subscribe(self, topics: frozenset[str]) -> None:
-        """Take over the topics to be read; an empty set makes the member leave."""
+        """Set the topics to read; an empty set makes the member leave."""
         if topics == self._topics:
             return
         self._topics = topics
@@ -96,14 +96,14 @@ class GroupMember(Membership):
             self.begin_leave()
 
     def subscribe_regex(self, regex: str) -> None:
-        """Patterns are resolved by the client here."""
+        """Raise an error: in this protocol the client resolves patterns."""
         raise AssertionError("the classic protocol has no patterns")
 
     def on_topic_names(self, names: Mapping[UUID, str], now_ms: int) -> None:
-        """Topics have their names here."""
+        """Do nothing: this protocol names topics by name."""
 
     def probe_request(self) -> HeartbeatRequest:
-        """A heartbeat for the present generation."""
+        """Return a heartbeat of the present generation."""
         return self.heartbeat_request()
 
     def request_rejoin(self, reason: str) -> None:
@@ -149,17 +149,17 @@ class GroupMember(Membership):
         return None
 
     def _informed(self) -> InformedAssignor | None:
-        """The assignor of this generation, if it exchanges data of its own."""
+        """Return the assignor of this generation, if it exchanges user data."""
         name = None if self._join is None else self._join.protocol_name
         return self._informed_assignors.get(name or "")
 
     @property
     def watched_topics(self) -> frozenset[str]:
-        """Topics whose partition counts matter: those of the whole group for its leader."""
+        """Topics whose partition counts matter; for the leader those of the whole group."""
         return self._topics | self._group_topics
 
     def on_partition_counts(self, partition_counts: Mapping[str, int]) -> None:
-        """Compare new metadata with the assigned partitions; a leader asks for a rebalance."""
+        """Request a rebalance, as leader, if partition counts have changed."""
         if self._assigned_counts is None or self.state is not MemberState.STABLE:
             return
         current = {t: partition_counts[t] for t in self._group_topics if t in partition_counts}
@@ -247,7 +247,7 @@ class GroupMember(Membership):
             self.state.value,
         )
         if isinstance(error, UnsupportedVersionError) and self.state is MemberState.STABLE:
-            self._looks_at_group = False  # A coordinator that does not describe its groups.
+            self._looks_at_group = False  # This coordinator cannot describe groups.
             return
         if self.state is MemberState.STABLE and self._check is not None:
             # This check is internal; on failure it is repeated without a message.
@@ -277,7 +277,7 @@ class GroupMember(Membership):
     def begin_leave(self) -> None:
         """Leave the group as soon as possible; a static member only stops its heartbeats."""
         if self.state in (MemberState.JOINING, MemberState.ASSIGNING, MemberState.SYNCING):
-            return  # The answer in flight brings the member id to leave with.
+            return  # Leaving needs the member id in the answer in flight.
         if self.state is MemberState.FAILED:
             return
         if self._settings.group_instance_id is not None or not self.member_id:
@@ -419,7 +419,7 @@ class GroupMember(Membership):
             return
         if (assignor := self._informed()) is not None:
             assignor.on_assignment(user_data)
-        # A subscription that changed while the group was rebalancing makes partitions useless.
+        # The subscription may have changed during the rebalance: drop topics that are not in it.
         usable = tuple(sorted(p for p in partitions if p.topic in self._topics))
         self._pending = frozenset(usable)
         self._last_assignment = usable
@@ -435,7 +435,7 @@ class GroupMember(Membership):
     # --- heartbeat ---
 
     def heartbeat_request(self) -> HeartbeatRequest:
-        """A heartbeat for the present generation."""
+        """Return a heartbeat of the present generation."""
         return HeartbeatRequest(
             group_id=self._settings.group_id,
             generation_id=self.generation_id,
@@ -495,7 +495,7 @@ class GroupMember(Membership):
             self.generation_id,
         )
         self._lose_partitions()
-        # An old generation does not make the member id invalid: keep it.
+        # With an outdated generation the member id is still valid.
         keep = self.member_id if code == ErrorCode.ILLEGAL_GENERATION else ""
         self._reset_membership(MemberState.PREPARING if self._topics else MemberState.UNJOINED)
         self.member_id = keep
@@ -532,7 +532,7 @@ class GroupMember(Membership):
             self._fail_join(error_for(code, f"{api} of group {group_id!r}"), now_ms)
 
     def _fail_join(self, error: KafkaError, now_ms: int) -> None:
-        """Report an error to the next poll; joining is tried again after it."""
+        """Report an error to the next poll, then try to join again."""
         self._failure = error
         self._back_off(now_ms)
         if self.state in (MemberState.ASSIGNING, MemberState.SYNCING):

@@ -1,8 +1,7 @@
-"""Which of a consumer's offset commits may still be sent, when several are under way.
+"""Decides which of a consumer's running offset commits may still be sent.
 
-A repeated commit has old content. It must never overwrite a later commit of the same partition, nor
-a commit of the partition's new owner. So each repetition asks this module what is left to send.
-Sending, waiting and retrying are done elsewhere.
+A repeated commit has old offsets. It must not overwrite a later commit of the same partition, nor a
+commit of the partition's new owner. So each repetition asks this module what it may still send.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ Owner = object
 
 
 class PendingCommit:
-    """The offsets of one call, until each is stored, replaced by a later call, or void.
+    """The offsets of one call, until each is stored, replaced by a later call, or lost.
 
     Attributes:
         number: Rises with each call.
-        left: Offsets that are to be sent still, by partition.
+        left: Offsets that are not stored yet, by partition.
         replaced_by: Commits that were sent later for some of its partitions.
-        lost: Partitions that were given up since the call.
+        lost: Partitions that were revoked or lost since the call.
         is_over: Whether the call has ended.
         failure: Why it failed, None if it did not.
     """
@@ -47,7 +46,7 @@ class CommitOrder:
     """The order of one consumer's commits: the order of the calls."""
 
     def __init__(self, owner_of: Callable[[TopicPartition], Owner | None]) -> None:
-        """Make it; there are no commits yet.
+        """Make the object, without commits.
 
         Args:
             owner_of: The present assignment of a partition, None while it is not assigned.
@@ -61,7 +60,7 @@ class CommitOrder:
         """Note a call.
 
         Args:
-            offsets: What it is to store.
+            offsets: Offsets to store.
         """
         self._count += 1
         owners = {partition: self._owner_of(partition) for partition in offsets}
@@ -70,11 +69,11 @@ class CommitOrder:
         return commit
 
     def take(self, commit: PendingCommit) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what a commit sends now; the caller sends it before it calls this for another
+        """Return the offsets to send now; the caller sends them before it calls this for another
         commit.
 
-        Partitions that a later commit was sent for, or that were given up since the call, are left
-        out from now on.
+        From now on this leaves out partitions of which a later commit was sent, and those that were
+        given up since the call.
 
         Args:
             commit: From `begin`.
@@ -92,11 +91,11 @@ class CommitOrder:
         return dict(commit.left)
 
     def stored(self, commit: PendingCommit, partitions: Iterable[TopicPartition]) -> None:
-        """Note what the coordinator stored.
+        """Note the partitions whose offsets the coordinator stored.
 
         Args:
             commit: From `begin`.
-            partitions: Which ones.
+            partitions: The stored partitions.
         """
         for partition in partitions:
             commit.left.pop(partition, None)

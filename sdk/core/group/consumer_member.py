@@ -1,9 +1,9 @@
-"""One member of a consumer group whose coordinator divides the partitions (KIP-848), as a machine.
+"""One member of a consumer group whose coordinator assigns the partitions (KIP-848).
 
-Every request is a heartbeat: it joins (epoch 0), reports changes, gets the assignment, confirms
-revoked partitions, and leaves (-1, or -2 for a static member that will be back). An assignment is
-carried out in steps that the application confirms: what is not in it any more is revoked and
-reported, then what is new is taken. After any doubt the next heartbeat says everything.
+Every request is a heartbeat. It joins (epoch 0), reports changes, gets the assignment, confirms
+revoked partitions, and leaves (epoch -1, or -2 for a static member that may come back). The member
+reaches an assignment in steps that the application confirms: first it gives up partitions, then it
+takes new ones. If an answer may be lost, the next heartbeat has all fields.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from onceflow.sdk.protocol.schema import Response
 logger: logging.Logger = logging.getLogger("onceflow.sdk.group")
 
 UNRELEASED_PAUSE_MS: Final = 1_000
-"""How often a static member asks whether its predecessor's session is over."""
+"""Pause between tries to join while another member has the instance id."""
 
 _Partitions = dict[UUID, frozenset[int]]
 
 
 class _News(NamedTuple):
-    """What a heartbeat in flight says; the coordinator knows it once the heartbeat is answered."""
+    """The changes in a heartbeat in flight, which the coordinator knows after its answer."""
 
     subscription: tuple[frozenset[str], str]
     owned_version: int
 
 
 class ConsumerMember(Membership):
-    """The machine; see the module's text."""
+    """A member of a consumer group; see the module's text."""
 
     def __init__(self, settings: GroupSettings) -> None:
         super().__init__(settings)
@@ -64,29 +64,29 @@ class ConsumerMember(Membership):
         self._interval_ms = settings.heartbeat_interval_ms
         self._say_everything = True
         self._said_subscription: tuple[frozenset[str], str] | None = None
-        # Counts confirmed events: also an unchanged set of partitions must be reported, because the
-        # coordinator may wait for the revocation of some that were never taken.
+        # Counts confirmed events. An unchanged set of partitions must be reported too, because the
+        # coordinator may wait for the revocation of partitions that were never taken.
         self._owned_version = 0
         self._said_version = 0
         self._saying: _News | None = None
         self._told = False
         self._unreleased = 0
-        # The coordinator may hold this member's instance id for itself: an answer was lost, or it
-        # was a member before.
+        # The coordinator may keep the instance id for this very member: an answer was lost, or this
+        # member was in the group before.
         self._may_be_there = False
         self._releasing = False
 
     # --- the application's side -------------------------------------------------------------
 
     def subscribe(self, topics: frozenset[str]) -> None:
-        """Take over the topics to be read; an empty set makes the member leave."""
+        """Set the topics to read; an empty set makes the member leave."""
         if topics == self._topics and not self._regex:
             return
         self._topics, self._regex = topics, ""
         self._subscription_changed()
 
     def subscribe_regex(self, regex: str) -> None:
-        """Take over a pattern, in RE2's syntax."""
+        """Set a pattern of topics, in RE2's syntax."""
         if regex == self._regex:
             return
         self._topics, self._regex = frozenset(), regex
@@ -113,7 +113,7 @@ class ConsumerMember(Membership):
     def confirm_event(self, event: RebalanceEvent) -> None:
         """Note that the application has handled the event."""
         self._owned_version += 1
-        self._heartbeat_due_ms = 0  # The coordinator waits to hear of it.
+        self._heartbeat_due_ms = 0  # The coordinator waits for the report.
         if not self._take_over(event):
             return
         if event.kind is RebalanceKind.ASSIGNED:
@@ -124,8 +124,8 @@ class ConsumerMember(Membership):
     def _make_event(self) -> RebalanceEvent | None:
         if loss := self._event_of_loss():
             return loss
-        # `_pending` is where the application has to get to; it may move at any time, also while
-        # the application is busy with an event.
+        # `_pending` is the target assignment. It may change at any time, also while the application
+        # handles an event.
         if self._pending is not None and (self._pending != self._owned or not self._told):
             return self._event_towards(self._pending)
         if self.state in (MemberState.UNJOINED, MemberState.PREPARING) and self._subscribed:
@@ -158,7 +158,7 @@ class ConsumerMember(Membership):
         return frozenset(self._target or ()) - self._names.keys()
 
     def on_partitions_of_group(self, partition_counts: Mapping[str, int], now_ms: int) -> None:
-        """No member leads."""
+        """Do nothing: no member leads in this protocol."""
 
     def on_topic_names(self, names: Mapping[UUID, str], now_ms: int) -> None:
         """Take the names for `NameTopics`; unknown ids are looked up again later."""
@@ -182,7 +182,7 @@ class ConsumerMember(Membership):
         )
         self._pending = wanted
         if wanted == self._owned and self._told:
-            self._owned_version += 1  # Only the coordinator must hear of it.
+            self._owned_version += 1  # Nothing changes for the application: report at once.
             self._heartbeat_due_ms = 0
 
     def on_failure(self, error: KafkaError, now_ms: int) -> None:
@@ -208,8 +208,8 @@ class ConsumerMember(Membership):
         if not isinstance(response, ConsumerGroupHeartbeatResponse):
             return
         if self.state is MemberState.LEAVING:
-            # An answer with an epoch belongs to the heartbeat before the leave, whose answer is
-            # still to come.
+            # An answer with an epoch belongs to the heartbeat before the leave. The answer to the
+            # leave is still in flight.
             if response.error_code != ErrorCode.NONE or response.member_epoch < 0:
                 self._reset(MemberState.UNJOINED)
             return
@@ -224,7 +224,7 @@ class ConsumerMember(Membership):
             self._on_error(response.error_code, response.error_message or "", now_ms)
             return
         if response.member_epoch < self.generation_id:
-            return  # Overtaken by the answer to a later heartbeat.
+            return  # The answer to a later heartbeat has arrived already.
         self._on_success(response, now_ms)
 
     def _on_released(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
@@ -336,10 +336,10 @@ class ConsumerMember(Membership):
                 "taken over by another consumer; give every running consumer an id of its own",
             )
         elif code == ErrorCode.UNRELEASED_INSTANCE_ID:
-            # The predecessor died without leaving, and its session must end first; or it lives and
-            # keeps its place: unlike in the classic protocol, it is not fenced. It may also be this
-            # member itself, since the coordinator refuses its own id too: then a leave under that
-            # id frees it, and does nothing to another member's.
+            # Another member has the instance id. If it died without leaving, its session must end
+            # first. If it lives, it keeps its place: unlike the classic protocol, this one does not
+            # fence it. It may also be this member itself. Then a leave under this member id frees
+            # the place; it does nothing to another member.
             if self._may_be_there and self.state is MemberState.JOINING:
                 self._releasing = True
                 return
@@ -378,7 +378,7 @@ class ConsumerMember(Membership):
 
     def _begin_leave(self) -> None:
         if self.state in (MemberState.JOINING, MemberState.FAILED, MemberState.LEAVING):
-            return  # The answer in flight tells whether there is a membership to leave.
+            return  # The answer in flight shows whether this member is in the group.
         if self.generation_id < 0:
             self._reset(MemberState.UNJOINED)
             return

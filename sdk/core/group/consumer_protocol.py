@@ -2,8 +2,8 @@
 
 Subscriptions and assignments are opaque to the broker: a version, then a message in Kafka's
 non-flexible encoding (ConsumerProtocol, versions 0-3: KIP-429 added the owned partitions, KIP-792
-the generation, KIP-881 the rack). A reader that meets a newer version reads the part it knows and
-ignores what follows, so that old and new members can share a group.
+the generation, KIP-881 the rack). A reader reads the fields of a newer version that it knows, and
+ignores the rest, so that old and new members can share a group.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def encode_subscription(
     user_data: bytes | None = None,
     version: int = SUBSCRIPTION_VERSION,
 ) -> bytes:
-    """Metadata of one protocol in JoinGroup.
+    """Return the metadata of one protocol in JoinGroup.
 
     Args:
         topics: Topics that the member wants to read.
-        owned_partitions: Partitions that it holds and did not give up.
+        owned_partitions: Partitions that it still holds.
         generation_id: Generation in which it held them, -1 for none.
         rack: The member's rack or None.
-        sticky_memory: Last assignment, for assignors that look for it in the user data.
-        user_data: What the assignor tells the leader.
+        sticky_memory: Last assignment, for assignors that read it from the user data.
+        user_data: The assignor's data for the leader.
         version: Version of the layout.
 
     Returns:
@@ -88,7 +88,7 @@ def decode_subscription(
     """Read a member's metadata, as the leader of the group must.
 
     Raises:
-        RemoteProtocolError: The bytes are no subscription.
+        RemoteProtocolError: The bytes are not a subscription.
     """
     version, offset = _read_version(data, "subscription")
     found, _ = ConsumerProtocolSubscription.decode(data, version, offset)
@@ -116,7 +116,7 @@ def encode_assignment(
     *,
     user_data: bytes | None = None,
 ) -> bytes:
-    """One member's assignment in SyncGroup."""
+    """Return one member's assignment in SyncGroup."""
     assignment = ConsumerProtocolAssignment(
         user_data=user_data,
         assigned_partitions=[
@@ -128,7 +128,7 @@ def encode_assignment(
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Read an assignment; no bytes at all are an empty one.
+    """Read an assignment; empty bytes are an empty one.
 
     Raises:
         RemoteProtocolError: The bytes are no assignment.
@@ -145,7 +145,7 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 
 
 def assignment_user_data(data: bytes) -> bytes:
-    """What the leader's assignor tells a member beside its partitions.
+    """Return the data of the leader's assignor in a member's assignment.
 
     Raises:
         RemoteProtocolError: The bytes are no assignment.
@@ -167,7 +167,7 @@ def _read_version(data: bytes, what: str) -> tuple[int, int]:
 
 
 def _read_sticky_memory(user_data: bytes) -> tuple[list[TopicPartition], int]:
-    """The user data belongs to the assignor; what is not the sticky one's is left alone."""
+    """Read the sticky assignor's user data; ignore that of other assignors."""
     for version in (1, 0):
         try:
             memory, end = StickyUserData.decode(user_data, version)

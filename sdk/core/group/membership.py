@@ -1,10 +1,9 @@
-"""The part of both group protocols that faces the application, and their timers.
+"""The part that members of both group protocols share: events for the application, and timers.
 
-A rebalance continues only when the application has polled, got the `RebalanceEvent` and confirmed
+A rebalance continues only after the application has polled, got the `RebalanceEvent` and confirmed
 it, so that no partition moves without its knowledge. Heartbeats do not wait for the application,
-unless it fails to poll for ``max.poll.interval.ms`` (KIP-62). The protocols are in
-``classic_member`` and ``consumer_member`` (KIP-848). This module never waits, reads no clock, and
-knows no offsets.
+but end if it does not poll for ``max.poll.interval.ms`` (KIP-62). ``classic_member`` and
+``consumer_member`` (KIP-848) are the protocols. This module never waits and reads no clock.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ EXPELLED: frozenset[ErrorCode] = frozenset(
         ErrorCode.FENCED_MEMBER_EPOCH,
     }
 )
-"""The coordinator does not know this member, or not in its generation or epoch."""
+"""Codes of a coordinator that does not know this member, or not in this generation or epoch."""
 
 
 class Membership(ABC):
-    """One member of a group, as its application and its driver see it.
+    """One member of a group, with the calls of its application and of its driver.
 
     Attributes:
-        state: Where it stands.
-        coordinator_known: Whether requests can be sent.
+        state: State of the member.
+        coordinator_known: Whether the coordinator is known, so that requests can be sent.
         generation_id: Generation, or member epoch; -1 outside of the group.
-        member_id: Its id; empty while the coordinator has to give one.
+        member_id: Its id; empty until the coordinator gives one.
     """
 
     def __init__(self, settings: GroupSettings) -> None:
@@ -71,19 +70,19 @@ class Membership(ABC):
         self._last_poll_ms = 0
         self._warned = False
 
-    # --- what each protocol does in its own way ---------------------------------------------
+    # --- methods of each protocol ------------------------------------------------------------
 
     @abstractmethod
     def subscribe(self, topics: frozenset[str]) -> None:
-        """Take over the topics to be read; an empty set makes the member leave."""
+        """Set the topics to read; an empty set makes the member leave."""
 
     @abstractmethod
     def subscribe_regex(self, regex: str) -> None:
-        """Take over a pattern that the coordinator resolves; only the consumer protocol has it."""
+        """Set a pattern that the coordinator resolves; only for the consumer protocol."""
 
     @abstractmethod
     def confirm_event(self, event: RebalanceEvent) -> None:
-        """The application knows the event and has finished what it had to do about it."""
+        """Note that the application has handled the event."""
 
     @abstractmethod
     def _make_event(self) -> RebalanceEvent | None: ...
@@ -95,35 +94,35 @@ class Membership(ABC):
 
     @abstractmethod
     def on_partition_counts(self, partition_counts: Mapping[str, int]) -> None:
-        """Look at fresh metadata."""
+        """Handle the partition counts of new metadata."""
 
     @abstractmethod
     def next_step(self, now_ms: int) -> Step:
-        """What the driver shall do now."""
+        """Return the driver's next step."""
 
     @abstractmethod
     def on_partitions_of_group(self, partition_counts: Mapping[str, int], now_ms: int) -> None:
-        """The counts for `LookUpTopics`."""
+        """Take the partition counts for `LookUpTopics`."""
 
     @abstractmethod
     def on_topic_names(self, names: Mapping[UUID, str], now_ms: int) -> None:
-        """The names for `NameTopics`, as far as they are known."""
+        """Take the names for `NameTopics`, as far as they are known."""
 
     @abstractmethod
     def on_failure(self, error: KafkaError, now_ms: int) -> None:
-        """A step could not be carried out: no connection, no coordinator, no answer in time."""
+        """Handle a step that failed: no connection, no coordinator, no answer in time."""
 
     @abstractmethod
     def on_response(self, response: Response, now_ms: int) -> None:
-        """The answer to an `Exchange`, or to `probe_request`."""
+        """Handle the answer to an `Exchange`, or to `probe_request`."""
 
     @abstractmethod
     def probe_request(self) -> Request:
-        """A heartbeat out of turn, which asks whether this member still counts."""
+        """Return an extra heartbeat, which asks whether this member is still valid."""
 
     @abstractmethod
     def closing_request(self, leave_group: bool | None = None) -> Request | None:
-        """The goodbye of a consumer that closes now, whatever the member is doing.
+        """Return the request by which a closing consumer leaves the group, in any state.
 
         Args:
             leave_group: Whether to leave; None as Kafka does: dynamic members leave, static ones
@@ -136,13 +135,13 @@ class Membership(ABC):
     # --- the application's side ---------------------------------------------------------------
 
     def poll_started(self, now_ms: int) -> None:
-        """The application waits for records: it is alive, however long the wait."""
+        """Note that the application polls, which it may do for any time."""
         self._polling = True
         self._last_poll_ms = now_ms
         self._warned = False
 
     def poll_ended(self, now_ms: int) -> None:
-        """The application works on records; its time until the next poll is limited."""
+        """Note the end of a poll, from which the time until the next one is limited."""
         self._polling = False
         self._last_poll_ms = now_ms
 
@@ -164,11 +163,11 @@ class Membership(ABC):
         return bool(self._topics)
 
     def _take_over(self, event: RebalanceEvent) -> bool:
-        """The application has done what the event says; False if that counts no more."""
+        """Apply a confirmed event; return False if the membership was lost meanwhile."""
         self._owned = event.assignment if self._subscribed else frozenset()
         if self._event is not event:
-            # While the application was busy with the event, the membership was lost: what it
-            # holds now is lost too, and the next event says so.
+            # The membership was lost while the application handled the event. So its partitions
+            # are lost, and the next event says so.
             self._lost = bool(self._owned)
             return False
         self._event = None
@@ -177,21 +176,21 @@ class Membership(ABC):
         return True
 
     def _event_of_loss(self) -> RebalanceEvent | None:
-        """Return the event about partitions that the application lost."""
+        """Return the event about lost partitions, if there are any."""
         if self._lost and self._owned:
             return RebalanceEvent.of(RebalanceKind.LOST, self._owned, frozenset())
         self._lost = False
         return None
 
     def _event_towards(self, wanted: frozenset[TopicPartition]) -> RebalanceEvent:
-        """The next event on the way to these partitions: first give up, then take."""
+        """Return the next event towards these partitions: first give up, then take."""
         given_up = self._owned - wanted
         if given_up:
             return RebalanceEvent.of(RebalanceKind.REVOKED, given_up, self._owned - given_up)
         return RebalanceEvent.of(RebalanceKind.ASSIGNED, wanted - self._owned, wanted)
 
     def forget_owned(self) -> None:
-        """The application dropped its partitions by itself (unsubscribe or close)."""
+        """Forget the partitions that the application gave up (unsubscribe or close)."""
         self._owned = frozenset()
         self._lost = False
         self._event = None
@@ -203,7 +202,7 @@ class Membership(ABC):
         return self.generation_id >= 0 and bool(self.member_id) and not self._lost
 
     def metadata(self) -> ConsumerGroupMetadata:
-        """Membership as of now, for offset commits and transactions."""
+        """Return the present membership, for offset commits and transactions."""
         instance_id = self._settings.group_instance_id
         if not self.is_member:
             return ConsumerGroupMetadata(self._settings.group_id, -1, "", instance_id)
@@ -214,11 +213,11 @@ class Membership(ABC):
     # --- the driver's side --------------------------------------------------------------------
 
     def on_coordinator(self) -> None:
-        """The coordinator was found."""
+        """Note that the coordinator was found."""
         self.coordinator_known = True
 
     def expect_expulsion(self) -> None:
-        """A commit was refused: find out at once whether this member still counts."""
+        """Check at once, after a refused commit, whether this member is still valid."""
         self._heartbeat_due_ms = 0
 
     def _poll_overdue(self, now_ms: int) -> bool:

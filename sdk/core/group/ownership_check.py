@@ -1,11 +1,11 @@
 """Finds partitions without an owner in a classic group that a static member came back to.
 
 In a cooperative rebalance a partition that changes its owner has none until the former owner has
-given it up and joined again (KIP-429). A static member that dies in between and comes back within
-its session gets its old assignment, and no rebalance takes place (KIP-345): nobody would ask for
-the second round, and the partition would be read by nobody until something else changes the group.
-Found by simulation; Apache Kafka's coordinator and its Java client behave so too. The member that
-came back therefore looks at the group once.
+given it up and joined again (KIP-429). If that owner is a static member that dies in between and
+comes back within its session, it gets its old assignment without a rebalance (KIP-345). Then no
+member would ask for the second round, and no member would read the partition until the next
+rebalance. The simulation found this; Apache Kafka's coordinator and its Java client have the same
+fault. Therefore a member that came back checks the group once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onceflow.sdk.protocol.error_codes import ErrorCode
 
 
 class GroupCheck:
-    """What a group looks like at rest.
+    """The members of a stable group, with their topics and partitions.
 
     Attributes:
         topics: Topics that some member subscribes to.
@@ -32,13 +32,13 @@ class GroupCheck:
 
     @classmethod
     def of(cls, response: DescribeGroupsResponse) -> GroupCheck | None:
-        """Read what the coordinator says of one group.
+        """Read the description of a group.
 
         Args:
-            response: Its answer.
+            response: The coordinator's answer.
 
         Returns:
-            The group; None when it does not say, or the group is rebalancing anyway.
+            The group; None if the answer has none, or if the group is rebalancing anyway.
         """
         group = response.groups[0] if response.groups else None
         if group is None or group.error_code != ErrorCode.NONE or group.group_state != "Stable":
@@ -57,10 +57,10 @@ class GroupCheck:
         return cls(frozenset(topics), frozenset(owned))
 
     def unowned(self, partition_counts: Mapping[str, int]) -> list[TopicPartition]:
-        """Partitions of the group's topics that no member owns.
+        """Return the partitions of the group's topics that no member owns.
 
         Args:
-            partition_counts: Of the topics, as far as they exist.
+            partition_counts: Partition counts of the existing topics.
         """
         return [
             partition

@@ -1,6 +1,6 @@
 """Values that group members exchange with the application and with their driver.
 
-The machines ``classic_member`` and ``consumer_member`` make and take them.
+``classic_member`` and ``consumer_member`` make and take them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ LEAVE_BY_LIST_FROM = 3
 
 
 class MemberState(enum.Enum):
-    """Where the member stands in the group's life."""
+    """State of a group member."""
 
     UNJOINED = "unjoined"
-    """No member, and no wish to be one (or the application has not polled yet)."""
+    """Not a member: there is no subscription, or the application has not polled yet."""
     PREPARING = "preparing"
-    """A rebalance is due; the application must first give up what it has to give up."""
+    """A rebalance is due; the application must first give up partitions."""
     JOINING = "joining"
     ASSIGNING = "assigning"
     """This member is the leader and needs the partition counts."""
@@ -32,22 +32,22 @@ class MemberState(enum.Enum):
     STABLE = "stable"
     LEAVING = "leaving"
     FAILED = "failed"
-    """Another process took over the group instance id; there is no way back (KIP-345)."""
+    """Another process has taken the group instance id; this member is fenced for good (KIP-345)."""
 
 
 class RebalanceKind(enum.Enum):
     """What happened to the partitions of a `RebalanceEvent`."""
 
     REVOKED = "revoked"
-    """Still ours until the application confirms: it may commit."""
+    """The member owns them until the application confirms, which may commit before."""
     ASSIGNED = "assigned"
     LOST = "lost"
-    """Somebody else may own them already: nothing may be committed any more."""
+    """Another member may own them already, so their offsets must not be committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceEvent:
-    """Something the application must be told, and must confirm, before the rebalance goes on.
+    """A change of partitions that the application must confirm before the rebalance continues.
 
     Attributes:
         kind: Revoked, assigned or lost.
@@ -66,21 +66,21 @@ class RebalanceEvent:
         partitions: frozenset[TopicPartition],
         assignment: frozenset[TopicPartition],
     ) -> RebalanceEvent:
-        """The event with its partitions in order."""
+        """Return an event with its partitions in order."""
         return cls(kind, tuple(sorted(partitions)), assignment)
 
 
 @dataclass(frozen=True, slots=True)
 class FindCoordinator:
-    """The driver shall look for the group's coordinator."""
+    """The driver must look for the group's coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """The driver shall send a request to the coordinator and report the answer.
+    """The driver must send a request to the coordinator and report the answer.
 
     Attributes:
-        request: What to send.
+        request: The request.
         timeout_ms: How long to wait for the answer; None takes the connection's usual time.
     """
 
@@ -90,25 +90,25 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class LookUpTopics:
-    """The driver shall report the partition counts of these topics."""
+    """The driver must report the partition counts of these topics."""
 
     topics: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing to do before that moment, or before the application acts (None: only then)."""
+    """The driver must wait until this time, or until the application acts (None: only then)."""
 
     until_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class NameTopics:
-    """The driver shall report the names of these topics, as far as it finds them.
+    """The driver must report the names of these topics, as far as it finds them.
 
     Attributes:
-        topic_ids: What the coordinator named.
-        topics: Topics of the subscription, among which they should be; empty for a pattern.
+        topic_ids: Ids that the coordinator assigned.
+        topics: Topics of the subscription, which should include them; empty for a pattern.
     """
 
     topic_ids: frozenset[UUID]
@@ -150,7 +150,7 @@ class GroupSettings:
 
 
 def leaving_in(request: LeaveGroupRequest, version: int) -> LeaveGroupRequest:
-    """The same LeaveGroup of one member as a version says it: before 3 (Kafka 2.4) by itself."""
+    """Return a member's LeaveGroup in the form of a version: before 3 it has no list of members."""
     if version >= LEAVE_BY_LIST_FROM:
         return request
     (member,) = request.members

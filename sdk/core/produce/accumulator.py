@@ -1,8 +1,8 @@
 """Records that wait to be sent: one queue of batches per partition, bounded by memory.
 
-Appending is the one thing that happens in the user's thread, so it is short, guarded by one lock,
-and asks three questions in one comparison: is the producer open, is nothing wrong, is there room.
-Which batch may go when is decided by the sender, and why appending is refused by the face.
+Appending runs in the caller's thread, so it is short. Under one lock, a single comparison checks
+that the producer is open, has no error, and has room. The sender decides which batch is sent when;
+the gate of the producer knows why it refuses records.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ D = TypeVar("D", bound=DeliveryHandle)
 NEVER_MS = 1 << 62
 BATCH_OVERHEAD = 61
 RECORD_OVERHEAD = 36
-"""Most that a record takes beyond key, value and headers: lengths, time, offset, attributes."""
+"""Most bytes of a record beside key, value and headers: lengths, time, offset, attributes."""
 STICKY = -1
-"""Partition number that stands for "whichever takes records without a key now"."""
+"""Stands for the partition that takes records without a key at present."""
 
 
 COMPILED: Final = not __file__.endswith(".py")
@@ -35,13 +35,13 @@ COMPILED: Final = not __file__.endswith(".py")
 
 
 class Lock(Protocol):
-    """The lock's interface."""
+    """The interface of a lock."""
 
     def acquire(self) -> object:
-        """Wait for it."""
+        """Wait for the lock and take it."""
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
 
     def __enter__(self) -> object: ...
 
@@ -55,25 +55,25 @@ class Lock(Protocol):
 
 
 class PartitionQueue:
-    """Batches for one partition, in the order in which they were begun.
+    """The batches for one partition, in the order in which they were begun.
 
     Attributes:
         topic: Topic name.
         partition: Partition number.
         open: The batch that takes records, or None.
-        sealed: Batches that wait to be sent, first (again) the ones that failed.
+        sealed: Complete batches that wait to be sent, those to be retried first.
         in_flight: Batches that were sent and not answered, in order.
         producer_id: Producer id under which ``next_sequence`` counts, -1 for none yet.
         producer_epoch: Epoch under which ``next_sequence`` counts.
         next_sequence: Sequence of the next new record.
         bump_needed: Whether a batch of this partition was given up after it had been sent, so
-            that the sequences have a gap which only a new epoch closes (KIP-360).
-        known_until_ms: Until when the broker is taken to know this producer: some time after
-            its last acknowledgement here. 0 under a new producer id.
-        retry_at_ms: Nothing is sent before this time.
+            that the sequences have a gap that only a new epoch closes (KIP-360).
+        known_until_ms: Time until which the broker certainly knows this producer: some time after
+            its last acknowledgement here; 0 under a new producer id.
+        retry_at_ms: No batch is sent before this time.
         failures: Failures in a row, for the back-off.
-        last_error: What went wrong last, None once something went well.
-        transaction: Number of the last transaction that something was stored in.
+        last_error: The last error; None after a success.
+        transaction: Number of the last transaction in which a batch was stored.
     """
 
     __slots__ = (
@@ -111,11 +111,11 @@ class PartitionQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits to be sent."""
+        """Whether no batch waits to be sent."""
         return self.open is None and not self.sealed
 
     def unsettled(self) -> Iterator[ProducerBatch]:
-        """Batches that have a sequence and no outcome yet, in order."""
+        """Yield the batches that have a sequence and no outcome yet, in order."""
         for batch in self.in_flight:
             if not batch.done:
                 yield batch
@@ -124,7 +124,7 @@ class PartitionQueue:
                 yield batch
 
     def requeue(self, batch: ProducerBatch) -> None:
-        """Put a sent batch back in its place among those that wait."""
+        """Put a sent batch back among those that wait, in its place in the order."""
         position = 0
         for waiting in self.sealed:
             if waiting.order > batch.order:
@@ -142,9 +142,9 @@ class TopicState:
         partition_count: How many partitions records go to.
         sticky: The partition for records without a key.
         available: Partitions that have a leader.
-        topic_id: The topic's id, all zero while unknown; another one means that the topic was
-            deleted and made anew under its name.
-        used_ms: When the last batch was begun, or the topic was asked for.
+        topic_id: The topic's id, all zero while unknown. It changes if the topic is deleted and
+            created again.
+        used_ms: When the last batch was begun, or this state was made.
     """
 
     __slots__ = (
@@ -183,11 +183,11 @@ class TopicState:
         self.sticky.update(self.available)
 
     def made_anew(self, partition_count: int) -> None:
-        """Begin again in a topic that was deleted and created again: brokers do not know this
-        producer in it.
+        """Adapt to a topic that was deleted and created again: its brokers do not know the
+        producer.
 
-        It may have fewer partitions; records for the missing ones stay until they time out. A batch
-        in flight may still have gone to the former topic: its answer tells.
+        The new topic may have fewer partitions; records for the missing ones stay until they time
+        out. A batch in flight may be stored in the former topic, which its answer shows.
         """
         self._set_count(partition_count)
         for queue in self.queues:
@@ -200,17 +200,17 @@ class TopicState:
         self.partition_count = partition_count
 
     def grow(self, count: int) -> None:
-        """Make queues for at least so many partitions."""
+        """Make queues for at least this many partitions."""
         first = len(self.queues)
         self.queues.extend(PartitionQueue(self.topic, n) for n in range(first, count))
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits to be sent or to be answered."""
+        """Whether no batch waits to be sent or answered."""
         return all(queue.is_empty and not queue.in_flight for queue in self.queues)
 
     def partition_for(self, key: bytes) -> int:
-        """The partition of a key by Kafka's hash."""
+        """Return the partition of a key by Kafka's hash."""
         return murmur2_partition(key, self.partition_count)
 
 
@@ -220,19 +220,19 @@ class Accumulator(Generic[D]):
     Attributes:
         lock: Guards everything here; held for microseconds only.
         topics: State by topic name.
-        active: Queues that have something to send, in the order in which they got it.
-        incomplete: Batches whose outcome is open.
-        memory_used: Bytes of records that are not settled.
-        memory_waiters: Callers that wait for memory; everything is sent at once while there are.
-        flush_count: Calls that wait for everything; linger does not count while there are any.
-        next_wake_ms: When the sender looks again by itself.
+        active: Queues with batches to send, in the order of their turn.
+        incomplete: Batches without an outcome.
+        memory_used: Bytes of records without an outcome.
+        memory_waiters: Callers that wait for memory; meanwhile every batch is due at once.
+        flush_count: Running flushes; meanwhile every batch is due at once.
+        next_wake_ms: When the sender next looks at the queues by itself.
         transaction: Number of the open transaction, 0 for none.
-        batch_sealed: Set when a batch became full, until the sender has looked; an asyncio
-            caller gives way then, or it would fill the memory before the loop gets a turn.
-        left_producer_id: Producer id under which records went to topics that were left since.
-        left_epoch: Highest epoch that they had there, -1 for none.
-        refusal: Why nothing may be appended, asked only while ``gate_closed``.
-        buffer_memory: Most bytes that unsettled records may take.
+        batch_sealed: Whether a batch became full since the sender last looked. An asyncio
+            caller then yields to the loop, or it would fill the memory before any batch is sent.
+        left_producer_id: Producer id of `left_epoch`.
+        left_epoch: Highest epoch used in topics that were dropped from `topics`, -1 for none.
+        refusal: Returns why nothing may be appended; called only while ``gate_closed``.
+        buffer_memory: Most bytes that records without an outcome may take.
     """
 
     def __init__(
@@ -280,21 +280,21 @@ class Accumulator(Generic[D]):
 
     @property
     def gate_closed(self) -> bool:
-        """Whether appending is refused for another reason than memory."""
+        """Whether records are refused for another reason than memory."""
         return self._limit < 0
 
     def close_gate(self) -> None:
-        """Ask ``refusal`` before each append from now on."""
+        """Call ``refusal`` before each append from now on."""
         self._limit = -1
 
     def open_gate(self) -> None:
-        """Append freely again."""
+        """Append without calling ``refusal`` again."""
         self._limit = self.buffer_memory
 
     # topics
 
     def topic_state(self, topic: str, partition_count: int, available: Sequence[int]) -> TopicState:
-        """The topic's state, made or brought up to date.
+        """Return the topic's state, new or updated.
 
         Args:
             topic: Topic name.
@@ -314,10 +314,10 @@ class Accumulator(Generic[D]):
     def leave_idle(
         self, idle_ms: int, producer_id: int, needed: Callable[[PartitionQueue], bool]
     ) -> list[str]:
-        """Drop the topics that nothing was sent to for a while.
+        """Drop topics to which nothing was sent for some time.
 
-        The highest epoch of what is dropped is kept: a later record begins a new epoch, because a
-        broker would take sequences that restart under the old epoch for duplicates.
+        The highest epoch of the dropped topics is kept. A later record begins a new epoch: under
+        the old one, a broker would take sequences that begin again for duplicates.
 
         Args:
             idle_ms: For how long.
@@ -325,7 +325,7 @@ class Accumulator(Generic[D]):
             needed: Whether the sequences of a queue must be kept.
 
         Returns:
-            Topics that were idle; of some, only the sequences are left.
+            The idle topics, including those whose sequences are still needed.
         """
         idle: list[str] = []
         with self.lock:
@@ -348,7 +348,7 @@ class Accumulator(Generic[D]):
         self.left_epoch = max(self.left_epoch, queue.producer_epoch)
 
     def first_epoch(self, producer_id: int, producer_epoch: int) -> int:
-        """The epoch under which a queue that has none begins.
+        """Return the epoch under which a queue without one begins.
 
         Args:
             producer_id: The present producer id.
@@ -361,8 +361,8 @@ class Accumulator(Generic[D]):
     def present(self, state: TopicState) -> TopicState:
         """Return the present state of a topic; the lock is held.
 
-        A caller may hold a state that was dropped meanwhile. It is used again with its sequences,
-        unless the topic has another state by now.
+        A caller may hold a state that was dropped meanwhile. This one is used again with its
+        sequences, unless the topic has a newer state by now.
         """
         found = self.topics.get(state.topic)
         if found is None:
@@ -372,15 +372,15 @@ class Accumulator(Generic[D]):
         return found
 
     def waiting_topics(self) -> list[str]:
-        """Topics that records wait for."""
+        """Return the topics of waiting records."""
         with self.lock:
             waiting = (queue.topic for queue in self.active if not queue.is_empty)
             return list(dict.fromkeys(waiting))
 
-    # appending: the user's thread
+    # appending, in the caller's thread
 
     def append_plain(self, topic: str, key: object, value: object, now_s: float) -> D | None:
-        """Add a record of bytes: the short way of nearly all records.
+        """Add a record of bytes: the fast way, which nearly all records take.
 
         Args:
             topic: Topic name.
@@ -389,8 +389,8 @@ class Accumulator(Generic[D]):
             now_s: Seconds since 1970, for the timestamp.
 
         Returns:
-            The record's handle, or None where it must go the long way, by ``append``: the topic
-            is not known yet, key or value are not bytes, there is no room or no open batch.
+            The record's handle, or None if the record must take the general way, ``append``: the
+            topic is unknown, key or value is not bytes, or there is no room or no open batch.
 
         Raises:
             SerializationError: The record cannot be written.
@@ -427,7 +427,7 @@ class Accumulator(Generic[D]):
             timestamp_ms: Timestamp of the record.
 
         Returns:
-            The record's handle, or None when ``buffer_memory`` is used up.
+            The record's handle, or None if ``buffer_memory`` is full.
 
         Raises:
             KafkaError: The gate is closed, the record is too large, or it has a wrong type.
@@ -448,12 +448,12 @@ class Accumulator(Generic[D]):
         headers: RecordHeaders | None,
         timestamp_ms: int,
     ) -> D | None:
-        """Add a record to the open batch of a queue, if there is one that has room."""
+        """Add a record to the open batch of a queue, if there is one with room."""
         if not COMPILED:
             with self.lock:
                 return self._append_locked(queue, key, value, headers, timestamp_ms)
-        # The same as `with`, at a third of the cost. Compiled code cannot be interrupted between
-        # the first two lines; plain Python can, and Ctrl-C would leave the lock taken for ever.
+        # The same as `with`, at a third of its cost. Compiled code cannot be interrupted between
+        # the first two lines. Plain Python can, and Ctrl-C would leave the lock taken for ever.
         self.lock.acquire()
         try:
             return self._append_locked(queue, key, value, headers, timestamp_ms)
@@ -510,8 +510,8 @@ class Accumulator(Generic[D]):
             if wake:
                 self.on_ready()
         except BaseException:
-            # A signal handler may raise before the sender was woken, and no later record of this
-            # batch would wake it. Waking it twice does no harm.
+            # A signal handler may raise before the sender is woken, and no later record of this
+            # batch would wake it. Waking it twice is harmless.
             if wake:
                 self.on_ready()
             raise
@@ -519,19 +519,19 @@ class Accumulator(Generic[D]):
 
     @property
     def is_full(self) -> bool:
-        """Whether ``buffer_memory`` is used up, so that nothing may linger any more."""
+        """Whether ``buffer_memory`` is full."""
         return self.memory_used >= self.buffer_memory
 
     def has_room(self) -> bool:
         """Whether there is memory for more; the lock is held.
 
         Raises:
-            KafkaError: The gate is closed, and this is why.
+            KafkaError: The reason why the gate is closed.
         """
         if self._limit < 0:
             error = self.refusal()
             if error is not None:
-                raise error.with_traceback(None)  # As it is raised by every append from now on.
+                raise error.with_traceback(None)  # Raised by every append: it must not grow.
         return not self.is_full
 
     def check_size(self, key: bytes | None, value: bytes | None, headers: RecordHeaders) -> None:
@@ -543,14 +543,14 @@ class Accumulator(Generic[D]):
         check_record_size(key, value, headers, self._max_request_size, self.buffer_memory)
 
     def append_batch(self, state: TopicState, batch: ProducerBatch) -> bool:
-        """Add a finished batch behind what its partition has.
+        """Add a finished batch after the other batches of its partition.
 
         Args:
             state: The topic.
-            batch: The batch; its bytes are there already.
+            batch: The batch, which has its bytes already.
 
         Returns:
-            Whether it was taken; False when ``buffer_memory`` is used up.
+            Whether it was taken; False if ``buffer_memory`` is full.
 
         Raises:
             KafkaError: The gate is closed.
@@ -576,7 +576,7 @@ class Accumulator(Generic[D]):
     def batch_with_room(
         self, state: TopicState, queue: PartitionQueue
     ) -> tuple[ProducerBatch, bool]:
-        """The open batch of a queue, made if needed, and whether to wake the sender for it.
+        """Return the open batch of a queue, a new one if needed, and whether to wake the sender.
 
         The lock is held.
         """
@@ -623,17 +623,17 @@ class Accumulator(Generic[D]):
         if sticky.current == queue.partition:
             sticky.switch()
 
-    # settling: the sender
+    # outcomes, by the sender
 
     def settle(self, batch: ProducerBatch) -> None:
-        """Free the memory of a batch that nothing refers to any more; no lock is held."""
+        """Free the memory of a batch that has its outcome; no lock is held."""
         with self.lock:
             self.memory_used -= batch.reserved
             batch.reserved = 0
             self.incomplete.pop(batch, None)
 
     def remove_open_and_sealed(self) -> list[ProducerBatch]:
-        """Remove and return everything that waits to be sent, in order."""
+        """Remove and return all batches that wait to be sent, in order."""
         taken: list[ProducerBatch] = []
         with self.lock:
             for queue in list(self.active):

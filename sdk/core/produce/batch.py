@@ -1,8 +1,8 @@
 """A batch on its way to a partition, and the handles of the records in it.
 
-The batch knows how far it got and how it ended; a delivery is a batch and an index. This module
-decides how a result reaches whoever asks, and which failures nobody has seen. Where batches go
-and when they are tried again is decided by the accumulator and the sender.
+The batch knows its state and its outcome; a delivery is a batch and an index. This module passes
+outcomes to the callers that wait, and knows which failures the application has not seen. The
+accumulator and the sender decide where batches go and when they are retried.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class ProducerBatch:
     Attributes:
         topic: Topic name.
         partition: Partition number.
-        builder: What collects its records; None once it is built.
-        writer: What writes them, the builder's; None once it is built.
+        builder: Collects its records; None after it is built.
+        writer: The builder's writer; None after it is built.
         count: Records in the batch.
-        created_ms: When the first record came, on the clock of the sender.
-        order: Place among the batches of its partition; pieces of a batch come in its place.
+        created_ms: When the batch was begun, on the clock of the sender.
+        order: Place among the batches of its partition; parts of a split batch take its place.
         reserved: Bytes that it takes of ``buffer_memory``.
         transaction: Number of the transaction that it belongs to; 0 outside of transactions.
         data: The built bytes; None while it is open.
@@ -44,8 +44,8 @@ class ProducerBatch:
         producer_epoch: Epoch that it was last built with.
         attempts: How often it was sent.
         rejected: Whether a broker said for certain that it is not stored under its sequence.
-        topic_gone: Whether its topic was made anew while its answer is on its way.
-        done: Whether the outcome is known (or given up).
+        topic_gone: Whether its topic was deleted and created again while it is in flight.
+        done: Whether it has an outcome.
         error: Why it failed, None on success.
         base_offset: Offset of the first record once stored.
         log_append_time_ms: Timestamp that the broker set, -1 if the records keep theirs.
@@ -148,7 +148,7 @@ class ProducerBatch:
         """
         writer = self.writer
         assert writer is not None, "the batch is built"
-        # Between the write and the count there is no call, after which a signal could come.
+        # No call is between the write and the count, so no signal handler can run there.
         size: int = writer.write(self.count, timestamp_ms, key, value, headers)
         if size:
             self.count += 1
@@ -173,7 +173,7 @@ class ProducerBatch:
         return size
 
     def take_encoded(self, data: bytearray, count: int) -> None:
-        """Hold a batch that was built elsewhere, and take no records.
+        """Take the bytes of a batch that was built elsewhere, and no further records.
 
         Args:
             data: Its bytes; producer and sequence are set when it is sent.
@@ -214,7 +214,7 @@ class ProducerBatch:
         Waiters belong to the parent's threads and loops, so they are not woken.
 
         Args:
-            error: Says so to those who ask.
+            error: The error for callers that ask for the outcome.
         """
         if not self.done:
             self._callbacks.clear()
@@ -222,7 +222,7 @@ class ProducerBatch:
             self.done = True
 
     def split_into(self, children: Sequence[tuple[int, ProducerBatch]]) -> None:
-        """Move the records to smaller batches, which decide their outcome.
+        """Move the records to smaller batches, which get the outcomes.
 
         Args:
             children: First index (of this batch) and batch, in order.
@@ -235,7 +235,7 @@ class ProducerBatch:
                 self.error = next((c.error for _, c in children if c.error is not None), None)
                 self._finish()
 
-        # Children first: a thread that watches now sees them, or its mark is passed on here.
+        # Children first: a thread that watches now sees them, or the loop below passes its mark on.
         self._children = tuple(children)
         for index in list(self._watched):
             child, start = self._child(index)
@@ -244,7 +244,7 @@ class ProducerBatch:
             child.add_done_callback(functools.partial(one_done, child))
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Call when the outcome is known; at once if it is known already.
+        """Call a function when the outcome is known; at once if it is known already.
 
         The callback runs in the sender's thread and must not block.
         """
@@ -274,7 +274,7 @@ class ProducerBatch:
         return RecordMetadata(self.topic, self.partition, offset, timestamp_ms)
 
     def failure(self, index: int) -> KafkaError | None:
-        """Why a record failed, None if it did not (or not yet)."""
+        """Return why a record failed; None if it did not, or not yet."""
         if self._children:
             child, start = self._child(index)
             return child.failure(index - start)
@@ -283,7 +283,7 @@ class ProducerBatch:
         return self.error
 
     def watch(self, index: int, count: int = 1) -> None:
-        """Note that the outcome of records is awaited, so that it is not raised elsewhere.
+        """Note that a caller awaits the outcome of records, so that no other call raises it.
 
         Args:
             index: Number of the first record in the batch.
@@ -298,7 +298,7 @@ class ProducerBatch:
                 child.watch(i - start)
 
     def unwatch(self, index: int) -> None:
-        """Undo ``watch`` for one record whose waiter gave up before the end."""
+        """Undo ``watch`` for one record whose caller stopped waiting."""
         self._watched.discard(index)
         if self._children:
             child, start = self._child(index)
@@ -317,7 +317,7 @@ class ProducerBatch:
         self._run_callbacks()
 
     def _run_callbacks(self) -> None:
-        # Two threads may get here at once; each callback is taken out, and so called, by one.
+        # Two threads may get here at once. Each callback is removed, and so called, by only one.
         callbacks = self._callbacks
         while callbacks:
             try:
@@ -328,7 +328,7 @@ class ProducerBatch:
 
 
 class DeliveryHandle:
-    """The fate of one record that was handed to a producer.
+    """The outcome of one record that was sent.
 
     A failure that is never read (by ``result``, ``exception`` or awaiting) is raised by the
     producer's next send, flush, commit or close.
@@ -386,11 +386,11 @@ class DeliveryHandle:
 
 
 class HandleMaker(ABC, Generic[D]):
-    """Makes the handle of each record; each face has its own kind of them."""
+    """Makes the handle of each record; blocking and asyncio producers have different ones."""
 
     @abstractmethod
     def make(self, batch: ProducerBatch, index: int, timestamp_ms: int) -> D:
-        """The handle of a record.
+        """Return the handle of a record.
 
         Args:
             batch: Its batch.
@@ -400,7 +400,7 @@ class HandleMaker(ABC, Generic[D]):
 
 
 class DeliveryGroup:
-    """The fate of records that were handed over in one call, in the order of the call."""
+    """The outcomes of records that were sent by one call, in the order of the call."""
 
     __slots__ = ("_partitions", "_parts", "_seen", "_timestamps_ms")
 
@@ -410,7 +410,7 @@ class DeliveryGroup:
         partitions: Sequence[int],
         timestamps_ms: Sequence[int] | int,
     ) -> None:
-        """Made by the producer.
+        """Make a group; the producer does that.
 
         Args:
             parts: By partition: batch, index of the first record in it, and how many, in order.
@@ -483,7 +483,7 @@ class DeliveryGroup:
 def locations(
     parts: Mapping[int, Sequence[tuple[ProducerBatch, int, int]]], partitions: Sequence[int]
 ) -> Iterator[tuple[ProducerBatch, int]]:
-    """Batch and index of each record of a call, in its order.
+    """Yield batch and index of each record of a call, in its order.
 
     Args:
         parts: By partition: batch, index of the first record in it, and how many, in order.

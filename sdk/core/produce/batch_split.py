@@ -1,7 +1,7 @@
-"""Two batches out of one that a broker found too large (KIP-126).
+"""Splits a batch that a broker refused as too large into two (KIP-126).
 
-Records keep their order, bytes and timestamps; which half a delivery belongs to is known to the
-batch that was split. When to split is the sender's decision.
+Records keep their order, bytes and timestamps. The batch that was split knows to which half a
+delivery belongs. The sender decides when to split.
 """
 
 from __future__ import annotations

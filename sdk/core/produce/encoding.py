@@ -1,8 +1,8 @@
-"""Finished record batches that no producer has numbered yet: made in one place, sent in another.
+"""Finished record batches without a producer's sequence: encoded in one process, sent in another.
 
-An engine that spreads its work encodes records where they are, moves the batches as bytes, and
-sends them from the process that owns a partition. Producer id, epoch and sequence are set there,
-when a batch is sent (KIP-98); the records in it are not touched again.
+A distributed engine encodes records where they are, moves the batches as bytes, and sends them from
+the process that owns a partition. Producer id, epoch and sequence are set when a batch is sent
+(KIP-98); its records do not change.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class EncodedBatch:
     Attributes:
         partition: Partition that the records belong to.
         records_count: How many there are.
-        data: The batch; it names no producer yet.
+        data: The batch, without a producer id.
     """
 
     partition: int
@@ -45,7 +45,7 @@ class EncodedBatch:
 
 
 class BatchEncoder:
-    """Encodes records of one topic into finished batches, away from any producer.
+    """Encodes records of one topic into finished batches, without a producer.
 
     ``Producer.send_batch`` sends them, in this process or in another one. Records of one partition
     keep their order within an encoder.
@@ -54,8 +54,8 @@ class BatchEncoder:
         topic: Topic name; serializers see it.
         partition_count: Partitions of the topic.
         config: Serializers, partitioner, ``batch_size``, compression and the limits of a record;
-            nothing else of it is used.
-        first_partition: Where records without a key begin; each full batch moves them on by one.
+            no other settings are used.
+        first_partition: Partition of the first records without a key; it rises with each batch.
 
     Raises:
         ConfigError: ``partition_count`` is not above 0.
@@ -68,7 +68,7 @@ class BatchEncoder:
             raise ConfigError("partition_count", partition_count, "must be at least 1")
         self._codec: int = CODEC_NAMES[config.compression_type or "none"]
         require_codec(self._codec)
-        # Only names the topic and its partitions; nothing is queued in it.
+        # Used only for the partitioner; nothing is queued in it.
         self._state = TopicState(topic, partition_count, (), lambda: 0.0)
         self._config = config
         self._batch_size = min(config.batch_size, config.max_request_size)
@@ -89,13 +89,13 @@ class BatchEncoder:
         partitions: Column[int | None] | None = None,
         headers: Sequence[Headers] | None = None,
     ) -> list[EncodedBatch]:
-        """Take records, and return the batches that became full.
+        """Add records, and return the batches that became full.
 
         Args:
             values: Values: a sequence, or a column of Arrow, numpy or pandas.
             keys: Keys beside the values, or None.
             timestamps_ms: One timestamp each, or one for all, in milliseconds since 1970.
-            partitions: What each record asks for; None, there or as a whole, goes by key.
+            partitions: Partition of each record; None, for a record or for all, chooses by key.
             headers: Headers of each record, or None.
 
         Raises:
@@ -122,7 +122,7 @@ class BatchEncoder:
         return self._append(targets, times, key_data, data, pairs)
 
     def finish(self) -> list[EncodedBatch]:
-        """Return the batches that are open; records can be taken again afterwards."""
+        """Return the open batches; afterwards records can be added again."""
         return [
             self._close(number)
             for number, builder in enumerate(self._builders)
@@ -178,7 +178,7 @@ class BatchEncoder:
 
 
 def to_producer_batch(topic: str, batch: EncodedBatch, config: ProducerConfig) -> ProducerBatch:
-    """Make what the accumulator takes of an encoded batch.
+    """Convert an encoded batch for the accumulator.
 
     Args:
         topic: Topic name.
@@ -186,8 +186,8 @@ def to_producer_batch(topic: str, batch: EncodedBatch, config: ProducerConfig) -
         config: The producer's settings.
 
     Raises:
-        ConfigError: It is no encoded batch, its bytes are not one whole batch of so many records,
-            or the producer has interceptors, which could not see the records.
+        ConfigError: It is not an encoded batch, its bytes are not one whole batch of that many
+            records, or the producer has interceptors, which could not see the records.
         RecordTooLargeError: The batch is larger than ``max_request_size`` or ``buffer_memory``.
     """
     if not isinstance(batch, EncodedBatch):

@@ -1,7 +1,7 @@
-"""Error texts for records that were not stored: of a batch, and of single records.
+"""Errors of records that were not stored: of a batch, and of single records.
 
-It decides the wording and which record an error belongs to; the sender decides whether a batch is
-given up.
+It decides on the text and on the record that an error belongs to; the sender decides whether a
+batch is given up.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from onceflow.sdk.protocol.error_codes import ErrorCode, error_for
 def delivery_timeout(
     batch: ProducerBatch, limit_ms: int, trouble: KafkaError | None
 ) -> DeliveryTimeoutError:
-    """The error of a batch whose time is over.
+    """Return the error of a batch after ``delivery_timeout_ms``.
 
     Args:
         batch: The batch.
         limit_ms: ``delivery_timeout_ms``.
-        trouble: What went wrong last on its way, if anything did.
+        trouble: The last error of its deliveries, or None.
     """
     fate = "it may or may not be stored" if batch.attempts else "it was never sent"
     cause = f"; the last trouble was: {trouble}" if trouble is not None else ""
@@ -37,7 +37,7 @@ def delivery_timeout(
 
 
 def topic_made_anew(topic: str) -> UnknownTopicIdError:
-    """Why a transaction cannot be committed whose records went to a topic that is gone.
+    """Return the error of a transaction with records in a topic that was deleted meanwhile.
 
     Args:
         topic: Topic name.
@@ -51,11 +51,11 @@ def topic_made_anew(topic: str) -> UnknownTopicIdError:
 def explain_refusal(
     batch: ProducerBatch, result: PartitionResult, transactional_id: str | None
 ) -> tuple[KafkaError, dict[int, KafkaError] | None]:
-    """The error of a refused batch, and more exact ones of its records (KIP-467).
+    """Return the error of a refused batch, and more exact ones of its records (KIP-467).
 
     Args:
         batch: The batch.
-        result: What the broker said of it.
+        result: The broker's answer.
         transactional_id: Whose transaction it belonged to, None outside of one.
     """
     where = f"{batch.topic}-{batch.partition}"
@@ -73,5 +73,5 @@ def explain_refusal(
         records[index] = error_for(
             result.error_code, f"{where}: {text or result.error_message or ''}"
         )
-    # What breaks a transaction or ends a flush is the cause, which is a named record's.
+    # The batch's error breaks transactions and flushes, so it is that of the first faulty record.
     return records[result.record_errors[0][0]], records

@@ -1,10 +1,10 @@
 """Kafka's hash of a key, murmur2: plain Python that mypyc may compile.
 
-Records of one key meet in one partition whichever client wrote them, so the hash is the one of
-Kafka's own clients. Which partition takes a record without a key is decided in `partitioner`.
+All clients must choose the same partition for a key, so the hash is that of Kafka's own clients.
+`partitioner` chooses the partition of records without a key.
 
-Compiled, a hash costs less than to look it up, so no key is remembered. As plain Python it costs
-ten times as much, so a bounded number of short keys is.
+Compiled code computes a hash faster than a look-up in a cache, so it has none. Plain Python takes
+ten times as long, so it caches a bounded number of short keys.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ COMPILED: Final = not __file__.endswith(".py")
 """Whether this module is compiled."""
 
 REMEMBERED_KEYS_MAX: Final = 16_384
-"""Most keys whose hash plain Python remembers in a process: some megabytes, whatever is sent."""
+"""Most keys whose hash plain Python caches in a process: some megabytes."""
 REMEMBERED_BYTES_MAX: Final = 64
-"""Longest key whose hash is remembered."""
+"""Longest key whose hash is cached."""
 _SEED: Final = 0x9747_B28C
 _FACTOR: Final = 0x5BD1_E995
 _MASK: Final = 0xFFFF_FFFF
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's 32-bit murmur2.
+    """Return Kafka's 32-bit murmur2 of a key.
 
     Args:
         data: The key.
@@ -40,7 +40,7 @@ def murmur2(data: bytes) -> int:
 
 
 def murmur2_partition(key: bytes, partition_count: int) -> int:
-    """The partition that Kafka's own clients choose for a key.
+    """Return the partition that Kafka's own clients choose for a key.
 
     Args:
         key: The key's bytes.
@@ -59,12 +59,12 @@ def murmur2_partition(key: bytes, partition_count: int) -> int:
 
 
 def murmur2_partitions(keys: list[bytes | None], partition_count: i64, keyless: i64) -> list[int]:
-    """The partition of each key, as `murmur2_partition` gives it.
+    """Return the partition of each key, as `murmur2_partition` does.
 
     Args:
         keys: The keys' bytes.
         partition_count: Partitions of the topic.
-        keyless: What stands for the partition of records without a key.
+        keyless: Number to return for records without a key.
     """
     found: list[int] = []
     if not COMPILED:
@@ -86,7 +86,7 @@ def murmur2_partitions(keys: list[bytes | None], partition_count: i64, keyless: 
 
 
 def _murmur2(data: bytes) -> i64:
-    """Take the key word by word, without an object for any."""
+    """Read the key word by word, without making objects."""
     length: i64 = len(data)
     mask: i64 = _MASK
     factor: i64 = _FACTOR
@@ -115,7 +115,7 @@ _remembered: dict[bytes | None, int] = {}
 
 
 def _murmur2_remembered(data: bytes) -> int:
-    """The hash by plain Python, remembered for a short key."""
+    """Return the hash by plain Python, cached for a short key."""
     found = _remembered.get(data)
     if found is None:
         found = _murmur2_plain(data)
@@ -127,7 +127,7 @@ def _murmur2_remembered(data: bytes) -> int:
 
 
 def _murmur2_plain(data: bytes) -> int:
-    """Take all words at once: fewer steps of the interpreter."""
+    """Unpack all words at once, which takes the interpreter fewer steps."""
     h = _SEED ^ len(data)
     words = len(data) >> 2
     for k in struct.unpack_from(f"<{words}I", data):

@@ -1,7 +1,7 @@
 """Produce requests from batches, and the outcome of each batch from the answer.
 
-Only the shape of the messages is decided here: one batch per partition, topics by name and id, so
-that the connection may choose any version. What an error code means is the sender's business.
+A request has one batch per partition, and topics by name and id, so that the connection may choose
+any version. The sender decides what an error code means.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onceflow.sdk.protocol.api.produce import ProduceRequest, ProduceResponse
 from onceflow.sdk.protocol.primitives import ZERO_UUID
 
 CLASSIC_TRANSACTIONS_MAX = 11
-"""Highest version that needs partitions to be announced to the coordinator first."""
+"""Highest version whose partitions must be added to the transaction first."""
 TOPIC_NAMES_MAX = 12
 """Highest version that names topics by their names."""
 
@@ -28,7 +28,7 @@ class ProduceJob(NamedTuple):
         node_id: The broker.
         request: The message.
         items: Queue and batch of each partition.
-        max_version: Highest version to speak, None for no limit.
+        max_version: Highest version to use, None for no limit.
     """
 
     node_id: int
@@ -38,14 +38,14 @@ class ProduceJob(NamedTuple):
 
 
 class PartitionResult(NamedTuple):
-    """What a broker said of one batch.
+    """A broker's answer about one batch.
 
     Attributes:
-        error_code: 0 when it is stored.
-        error_message: What the broker added.
-        base_offset: Offset of the first record, -1 when not told.
-        log_append_time_ms: The broker's timestamp, -1 when the records keep theirs.
-        record_errors: Index and message of the records at fault.
+        error_code: 0 if it is stored.
+        error_message: The broker's message, or None.
+        base_offset: Offset of the first record, -1 if the answer has none.
+        log_append_time_ms: The broker's timestamp, -1 if the records keep theirs.
+        record_errors: Index and message of the faulty records.
     """
 
     error_code: int
@@ -74,7 +74,7 @@ def make_request(
         acks: -1, 0 or 1.
         timeout_ms: How long the broker may wait for replicas.
         transactional_id: Whose transaction this is, None outside of one.
-        protocol_version: Transaction protocol; 1 keeps to versions without implicit adding.
+        protocol_version: Transaction protocol; 1 means at most ``CLASSIC_TRANSACTIONS_MAX``.
     """
     topics: dict[str, list[ProduceRequest.TopicProduceData.PartitionProduceData]] = {}
     for queue, batch in items:
@@ -104,7 +104,7 @@ def make_request(
 def read_response(
     job: ProduceJob, response: ProduceResponse
 ) -> dict[tuple[str, int], PartitionResult]:
-    """The outcome by topic and partition; partitions that the broker left out are missing."""
+    """Return the outcome by topic and partition; those missing in the answer are left out."""
     names = {data.topic_id: data.name for data in job.request.topic_data}
     found = {}
     for topic in response.responses:
@@ -131,7 +131,7 @@ def with_named_leaders(
         response: Its answer.
 
     Returns:
-        The new view, or the same one when nothing new is named.
+        The new view, or the same one if the answer names no new leader.
     """
     for topic in response.responses:
         for result in topic.partition_responses:

@@ -1,7 +1,7 @@
 """Chooses the partition of records without a key, and when to switch to another one.
 
-They stay with one partition for a batch's worth of bytes (KIP-480, KIP-794). Records with a key go
-where its hash says, which is in `key_hash`. Randomness is an argument.
+They go to one partition until its batch is full (KIP-480, KIP-794). `key_hash` chooses the
+partition of records with a key. Randomness is an argument.
 """
 
 from __future__ import annotations

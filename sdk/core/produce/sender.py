@@ -1,10 +1,11 @@
 """Decides which batches to send to which broker, and what an answer means for them.
 
-The sender keeps the order of a partition under retries: sequences are fixed when a batch is first
-sent, a retried batch keeps content and sequence, and later batches wait until it is settled
-(KIP-98, KAFKA-5494). A batch of uncertain fate is always tried again under its old identity;
-only what a broker certainly refused is numbered anew under a higher epoch (KIP-360), so neither
-loss nor duplicates come from renumbering. No sockets, no clock, no waiting.
+The sender keeps the order of a partition under retries. A batch gets its sequence when it is first
+sent. A retried batch keeps content and sequence, and later batches wait for its outcome (KIP-98,
+KAFKA-5494). A batch that may be stored is always retried with its old producer id, epoch and
+sequence. Only a batch that a broker has certainly refused gets a new sequence under a higher epoch
+(KIP-360), so that renumbering neither loses nor duplicates records. No sockets, no clock, no
+waiting.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ EPOCH_MAX = 32_767
 PARTITION_IN_FLIGHT_MAX = 5
 """Batches of one producer that a broker remembers per partition."""
 KNOWN_FOR_MS = 600_000
-"""How long after an acknowledgement a broker is sure to know the producer (its own limit is
+"""How long after an acknowledgement a broker certainly knows the producer (its own limit is
 ``producer.id.expiration.ms``, a day by default)."""
 _LOST_SEQUENCE = (
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -56,15 +57,15 @@ _LOST_SEQUENCE = (
 
 @dataclass(slots=True)
 class Plan:
-    """What the driver does after one look at the queues.
+    """What the driver must do after `Sender.plan`.
 
     Attributes:
         jobs: Requests to send, in this order.
-        wake_at_ms: When to look again at the latest.
-        connect: Nodes that batches wait for.
+        wake_at_ms: When to call `Sender.plan` again at the latest.
+        connect: Nodes to connect to, as batches wait for them.
         metadata_topics: Topics whose leader is unknown.
-        register: Partitions to be taken into the transaction first.
-        identity_needed: Whether a producer id must be asked for.
+        register: Partitions to add to the transaction first.
+        identity_needed: Whether a producer id must be requested first.
     """
 
     jobs: list[ProduceJob] = field(default_factory=list)
@@ -75,20 +76,20 @@ class Plan:
     identity_needed: bool = False
 
     def wake_at(self, at_ms: int) -> None:
-        """Look again at this time at the latest."""
+        """Make `wake_at_ms` this time, unless it is earlier."""
         self.wake_at_ms = min(self.wake_at_ms, at_ms)
 
 
 class Sender:
-    """Moves batches from the accumulator to brokers and settles them.
+    """Sends batches of the accumulator to brokers and sets their outcomes.
 
     Attributes:
         in_flight_count: Unanswered requests by node.
-        metadata_stale: Set when an answer showed that leaders have moved.
-        connection_error: Why a node could not be connected to lately, None if all could.
-        failures: Batches outside of transactions that were given up, for those who did not look
-            at their deliveries; emptied by whoever raises them.
-        counters: What happened so far.
+        metadata_stale: Whether an answer showed that leaders have moved.
+        connection_error: The last failure to connect to a node, None if all succeeded.
+        failures: Failed batches outside of transactions, whose errors the next call raises if
+            their deliveries were not looked at. That call empties the list.
+        counters: Counts for metrics.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class Sender:
             now_ms: The present time.
 
         Returns:
-            What to do. The batches in the jobs count as in flight from now on.
+            The plan. Batches in its jobs count as in flight from now on.
         """
         self._now_ms = now_ms
         plan = Plan()
@@ -172,7 +173,7 @@ class Sender:
         plan: Plan,
         now_ms: int,
     ) -> int | None:
-        """The node that takes the queue's first batch now, None if it has to wait."""
+        """Return the node for the queue's first batch; None if the batch has to wait."""
         head = queue.sealed[0] if queue.sealed else queue.open
         assert head is not None
         plan.wake_at(head.created_ms + self._delivery_timeout_ms)
@@ -217,19 +218,19 @@ class Sender:
         self, queue: PartitionQueue, head: ProducerBatch, plan: Plan, now_ms: int
     ) -> bool:
         if queue.in_flight and queue.known_until_ms <= now_ms:
-            # A broker takes any first sequence from a producer that it does not know
-            # (KAFKA-15591): were the first batch refused and the second taken, the order
-            # would be lost. So the first one goes alone.
+            # A broker accepts any first sequence from a producer that it does not know
+            # (KAFKA-15591). If it refused the first batch and accepted the second, their order
+            # would be wrong. So only one batch is in flight until it is acknowledged.
             return False
         if len(queue.in_flight) >= PARTITION_IN_FLIGHT_MAX:
             return False
         if queue.in_flight and (head.base_sequence >= 0 or queue.bump_needed):
-            return False  # A retry goes alone, and a new epoch begins when nothing is on its way.
+            return False  # A retry, or the first batch of an epoch, is alone in flight.
         manager = self._transactions
         if queue.producer_id != manager.producer_id or (
             manager.is_transactional and queue.producer_epoch != manager.producer_epoch
         ):
-            # A new identity: numbered from 0, once nothing under the old one is open.
+            # A new producer id or epoch: sequences begin at 0 when no batch of the old one is open.
             if any(True for _ in queue.unsettled()) and not head.rejected:
                 return queue.producer_id >= 0 and not queue.in_flight
             if queue.in_flight:
@@ -275,13 +276,13 @@ class Sender:
         batch = queue.sealed[0]
         size = sizes.get(node_id, 0)
         if size and size + batch.reserved > self._max_request_size:
-            plan.wake_at(now_ms)  # The next request takes it, at once.
+            plan.wake_at(now_ms)  # The next request, which follows at once, takes it.
             return
         queue.sealed.popleft()
         if queue.is_empty:
             del self._accumulator.active[queue]
         else:
-            # Turn the queues, so that one with much to send does not starve the others.
+            # Move the queue to the end, so that a full one does not starve the others.
             del self._accumulator.active[queue]
             self._accumulator.active[queue] = None
             plan.wake_at(now_ms if queue.sealed else plan.wake_at_ms)
@@ -317,7 +318,7 @@ class Sender:
         )
 
     def _build(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Give the batch its bytes and, at its first sending, its sequence."""
+        """Build the batch's bytes; give it a sequence if it has none."""
         transactional = self._transactions.is_transactional
         numbered = not self._idempotent or batch.base_sequence >= 0
         if not numbered:
@@ -364,8 +365,8 @@ class Sender:
                 continue
             due_ms = batch.created_ms + self._delivery_timeout_ms
             if due_ms <= now_ms:
-                # It stays in flight until its answer or the end of its connection, because
-                # a new epoch must not begin before.
+                # It stays in flight until its answer or the end of its connection: a new epoch
+                # must not begin before.
                 queue.bump_needed = True
                 expired.append(batch)
             else:
@@ -374,7 +375,7 @@ class Sender:
     # answers
 
     def answered(self, job: ProduceJob, response: ProduceResponse, now_ms: int) -> None:
-        """A broker answered a request.
+        """Handle a broker's answer to a request.
 
         Args:
             job: The request.
@@ -399,7 +400,7 @@ class Sender:
                 queue.failures = 0
                 queue.last_error = None
                 queue.known_until_ms = now_ms + KNOWN_FOR_MS
-                queue.transaction = batch.transaction  # The last one that something is stored of.
+                queue.transaction = batch.transaction
                 if batch.transaction == self._transactions.number:
                     self._transactions.is_acknowledged = True
                 self.counters.stored(batch.topic, batch.count, now_ms)
@@ -416,7 +417,7 @@ class Sender:
             manager.fail(topic_made_anew(batch.topic))
 
     def sent_without_answer(self, job: ProduceJob) -> None:
-        """Note that a request with ``acks=0`` was written: no answer will come."""
+        """Complete a request with ``acks=0`` after it was written; it gets no answer."""
         self._request_done(job)
         for queue, batch in job.items:
             queue.in_flight.remove(batch)
@@ -426,11 +427,11 @@ class Sender:
             self._accumulator.settle(batch)
 
     def failed(self, job: ProduceJob, error: KafkaError, now_ms: int) -> None:
-        """No answer came: the batches may or may not be stored.
+        """Handle a request without an answer: its batches may be stored or not.
 
         Args:
             job: The request.
-            error: What came instead.
+            error: What happened instead.
             now_ms: The present time.
         """
         self._now_ms = now_ms
@@ -485,12 +486,12 @@ class Sender:
     def _lost_sequence(
         self, queue: PartitionQueue, batch: ProducerBatch, result: PartitionResult, now_ms: int
     ) -> None:
-        """The broker certainly did not take the batch under its sequence and epoch."""
+        """Handle a batch that the broker certainly did not store under its sequence and epoch."""
         batch.rejected = True
         is_sequence = result.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
         earlier = any(other.order < batch.order for other in queue.unsettled())
         if is_sequence and earlier:
-            # Its predecessor did not arrive: both are sent again, in order.
+            # An earlier batch did not arrive: both are sent again, in order.
             self._requeue(queue, batch)
             return
         if self._transactions.is_transactional:
@@ -499,7 +500,7 @@ class Sender:
             )
             return
         if result.error_code == ErrorCode.INVALID_PRODUCER_EPOCH:
-            self._transactions.bump_required = True  # The id itself is spent: take a new one.
+            self._transactions.bump_required = True  # Epochs are used up: get a new producer id.
             queue.producer_epoch = EPOCH_MAX
         queue.bump_needed = True
         self._back_off(queue, self._backoff, now_ms)
@@ -511,7 +512,7 @@ class Sender:
 
     def _requeue(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         if self._transactions.is_transactional and not self._transactions.may_send:
-            # The transaction is lost: nothing of it is sent again.
+            # The transaction has failed: do not send its batches again.
             self._give_up(batch, self._transactions.error or TransactionAbortedError())
             return
         self.counters.retried(batch.topic, batch.count, self._now_ms)
@@ -520,7 +521,7 @@ class Sender:
             self._accumulator.active[queue] = None
 
     def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """Send the records of a batch that was too large as two smaller ones (KIP-126)."""
+        """Replace a batch that was too large by two smaller ones (KIP-126)."""
         self.counters.splits += 1
         children = split_batch(batch, self._accumulator.codec, self._accumulator.level)
         with self._accumulator.lock:
@@ -560,11 +561,11 @@ class Sender:
     # purging
 
     def purge(self, error: KafkaError, *, count_as_failure: bool = False) -> None:
-        """Fail everything that waits to be sent.
+        """Fail all batches that wait to be sent.
 
         Args:
             error: Why.
-            count_as_failure: Whether it is news to the user, to be raised if nobody looks.
+            count_as_failure: Whether a later call raises the error if no delivery is looked at.
         """
         for batch in self._accumulator.remove_open_and_sealed():
             if batch.base_sequence >= 0:
@@ -579,6 +580,6 @@ class Sender:
             self._accumulator.settle(batch)
 
     def in_flight_batches(self) -> Iterable[ProducerBatch]:
-        """Batches that were sent and whose request is not answered."""
+        """Yield the batches whose request is not answered yet."""
         for queue in self._in_flight_queues:
             yield from queue.in_flight

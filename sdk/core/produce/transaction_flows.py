@@ -1,8 +1,8 @@
-"""A producer's conversations with coordinators: identity, partitions, offsets, and the end.
+"""A producer's requests to coordinators: identity, partitions, offsets, and the end.
 
-Each conversation is a flow that retries what is worth retrying (KIP-360, KIP-447, KIP-588,
-KIP-890): a coordinator that moved or is loading, a connection that broke, and the previous
-transaction's markers that are still being written. The driver bounds the whole by time.
+Each is a flow that retries what may succeed later (KIP-360, KIP-447, KIP-588, KIP-890): after a
+coordinator moved or while it loads, after a broken connection, and while the previous transaction's
+markers are being written. The driver limits the time of a flow.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _MAYBE_WRITTEN = (
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.UNKNOWN_SERVER_ERROR,
 )
-"""Answers of a coordinator whose log may hold the decision: it was not confirmed in time, or what
-failed is not known."""
+"""Error codes with which the coordinator's log may hold the decision nevertheless: the write was
+not confirmed in time, or the failure is unknown."""
 CLIENT_ADD_PARTITIONS_MAX = 3
 CLASSIC_END_MAX = 4
 CLASSIC_OFFSETS_MAX = 4
@@ -71,18 +71,18 @@ CLASSIC_OFFSETS_MAX = 4
 def retrying(
     attempt: Callable[[], Flow[T]], coordinator: Coordinator | None, backoff: Backoff
 ) -> Flow[T]:
-    """Repeat a conversation while its failure says that it may work later.
+    """Repeat a flow as long as its failures are retriable.
 
     Args:
-        attempt: Makes one try.
-        coordinator: Whom it speaks to; forgotten when it seems to have moved.
+        attempt: Makes the flow of one try.
+        coordinator: Its coordinator, which is looked up again if it seems to have moved.
         backoff: Waits between tries.
 
     Returns:
-        What the try returns.
+        The result of the successful try.
 
     Raises:
-        KafkaError: The failure is final; or the driver's time ran out: then the last failure is
+        KafkaError: The failure is final, or the driver's time ran out; then the last failure is
             named in the message.
     """
     failures = 0
@@ -116,13 +116,13 @@ def init_producer_id(
 ) -> Flow[tuple[int, int]]:
     """Get a producer id and epoch.
 
-    With a transactional id this fences older producers of that id and ends what they left open.
+    With a transactional id this fences older producers of the id and aborts their transaction.
 
     Args:
-        transactional_id: The stable name, None for the idempotent producer.
-        transaction_timeout_ms: When the coordinator gives up on an open transaction.
+        transactional_id: The transactional id, None for an idempotent producer.
+        transaction_timeout_ms: After which time the coordinator aborts an open transaction.
         backoff: Waits between tries.
-        current: The identity to raise (KIP-360); fails if somebody newer is there.
+        current: The identity whose epoch to raise (KIP-360); fails if a newer producer has the id.
 
     Returns:
         Producer id and epoch.
@@ -158,7 +158,7 @@ def init_producer_id(
 def add_partitions(
     identity: ProducerIdentity, partitions: Iterable[TopicPartition], backoff: Backoff
 ) -> Flow[None]:
-    """Take partitions into the transaction (protocol version 1).
+    """Add partitions to the transaction (protocol version 1).
 
     Args:
         identity: Who produces.
@@ -203,14 +203,14 @@ def commit_offsets(
     *,
     protocol_version: int,
 ) -> Flow[None]:
-    """Take a group's offsets into the transaction (KIP-447).
+    """Add a group's offsets to the transaction (KIP-447).
 
     Args:
         identity: Who produces.
         offsets: Next offset to read by partition.
-        group: The member that read them; a stale one is refused by the group's coordinator.
+        group: The member that read them; the group's coordinator refuses a stale one.
         backoff: Waits between tries.
-        protocol_version: 1 announces the group to the transaction's coordinator first.
+        protocol_version: 1 adds the group to the transaction first.
 
     Raises:
         KafkaError: A coordinator refuses.
@@ -247,14 +247,14 @@ def end_transaction(
     protocol_version: int,
     progress: EndProgress | None = None,
 ) -> Flow[tuple[int, int]]:
-    """Commit or abort; a lost answer is asked for again with the same identity.
+    """Commit or abort; after a lost answer, repeat the request with the same identity.
 
     Args:
         identity: Who produces.
         backoff: Waits between tries.
         committed: Whether to commit.
-        protocol_version: 2 brings the identity for the next transaction.
-        progress: Where to note what is known; one for all attempts of one end.
+        protocol_version: With 2, the answer has the identity for the next transaction.
+        progress: Notes what is known; one object for all attempts of one end.
 
     Returns:
         Producer id and epoch for the next transaction, -1 to keep the old.
@@ -273,7 +273,7 @@ def end_transaction(
             committed=committed,
         )
         arrived_before = known.may_have_arrived
-        # True until there is an answer: a cancelled caller ends this flow without an error.
+        # True until there is an answer, since a cancelled caller ends this flow without one.
         known.may_have_arrived = True
         try:
             reply = yield from ask(
@@ -297,11 +297,11 @@ def end_transaction(
 def check_group(group: ConsumerGroupMetadata) -> None:
     """Refuse group metadata that would let a zombie's offsets pass.
 
-    An empty member id with generation -1 is what a reader without membership has, and is taken;
-    half a membership is what remains of a lost one.
+    A consumer outside of group management has generation -1 and an empty member id, which is
+    accepted. Only one of the two means that the membership was lost.
 
     Args:
-        group: What the user gave.
+        group: The given metadata.
 
     Raises:
         IllegalStateError: Member id and generation do not belong together.
@@ -377,7 +377,7 @@ def _check(code: int) -> None:
 
 
 def _check_producer_codes(codes: Iterable[int], identity: ProducerIdentity) -> None:
-    """Raise the error that matters most among those of one answer."""
+    """Raise the most important error of one answer."""
     found = {code for code in codes if code}
     if not found:
         return

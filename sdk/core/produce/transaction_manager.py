@@ -1,8 +1,8 @@
 """A producer's identity, and the state of its transaction.
 
-Producer id and epoch, the client's transaction states as a table, what takes part in the open
-transaction, and which failures poison it. Conversations with the coordinator are flows in
-``transaction_flows``; sequences belong to the queues of the accumulator.
+It holds producer id and epoch, the transaction states as a table, the partitions of the open
+transaction, and the failure that broke it. ``transaction_flows`` has the requests to coordinators;
+the queues of the accumulator have the sequences.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from onceflow.sdk.model.partitions import ProducerIdentity, TopicPartition
 class TransactionState(enum.Enum):
     """State of a producer, in the words of Kafka's own client.
 
-    There, an end without an answer is a pending transition; here it is a state.
+    In Kafka's client an end without an answer is a pending transition; here it is a state.
     """
 
     UNINITIALIZED = "has no producer id yet"
@@ -91,7 +91,7 @@ _NEXT_STEP = {
 }
 
 _ABORT_ANYWAY = (InvalidTxnStateError, UnsupportedForMessageFormatError)
-"""Fatal by name, but within a transaction an abort heals them (KIP-890, KIP-1050)."""
+"""Fatal errors that an abort of the transaction clears (KIP-890, KIP-1050)."""
 
 EPOCH_LOST = (InvalidProducerEpochError, InvalidTxnStateError, UnknownProducerIdError)
 """Errors after which the coordinator must be asked for an identity before the next transaction."""
@@ -113,24 +113,24 @@ class TransactionManager:
     """Identity and transaction of one producer.
 
     Attributes:
-        transactional_id: The stable name, None for a producer without transactions.
+        transactional_id: The transactional id, None for a producer without transactions.
         is_joined: Whether the transaction belongs to another producer, which begins and ends it.
-        state: Where it stands.
+        state: State of the producer.
         producer_id: -1 until the first answer.
         producer_epoch: -1 until the first answer.
-        protocol_version: 2 when partitions join implicitly and each end raises the epoch
+        protocol_version: 2 if Produce adds its partitions and each end raises the epoch
             (KIP-890), else 1.
-        error: What broke the transaction, or the producer for good.
-        bump_required: Whether the epoch must be raised before the next transaction, because
-            some batch's fate is unknown (KIP-360).
-        number: Count of transactions begun; batches carry it.
-        registered: Partitions that the coordinator knows to be part (version 1).
-        has_content: Whether anything was sent that makes the coordinator know the transaction.
-        is_acknowledged: Whether a broker confirmed content of the open transaction. Until then an
-            epoch that was raised since may be a newer producer's.
-        end: What is known of the end that was asked for.
+        error: The error that broke the transaction, or the producer for good.
+        bump_required: Whether the epoch must be raised before the next transaction, because the
+            outcome of a batch is unknown (KIP-360).
+        number: How many transactions have begun; batches carry it.
+        registered: Partitions that were added to the transaction (version 1).
+        has_content: Whether anything was sent, so that the coordinator may know the transaction.
+        is_acknowledged: Whether a broker has confirmed content of the open transaction. Before, a
+            raised epoch may be that of a newer producer.
+        end: What is known of the requested end.
         began_ms: When the open transaction began.
-        already_aborted: Whether the user was told that the coordinator had aborted it.
+        already_aborted: Whether an error has said that the coordinator aborted it.
     """
 
     def __init__(self, transactional_id: str | None, *, is_joined: bool = False) -> None:
@@ -158,19 +158,19 @@ class TransactionManager:
 
     @property
     def identity(self) -> ProducerIdentity | None:
-        """The identity to hand to others; None without one or without transactions."""
+        """The identity; None without one or without transactions."""
         if self.transactional_id is None or self.producer_id < 0:
             return None
         return ProducerIdentity(self.transactional_id, self.producer_id, self.producer_epoch)
 
     @property
     def has_identity(self) -> bool:
-        """Whether batches can be built."""
+        """Whether there is a producer id, so that batches can be built."""
         return self.producer_id >= 0
 
     @property
     def may_send(self) -> bool:
-        """Whether batches may leave: not while an error waits for the abort."""
+        """Whether batches may be sent; not after an error, until the abort."""
         if not self.is_transactional:
             return self.state is S.READY
         return self.state in (S.IN_TRANSACTION, S.COMMITTING_TRANSACTION)
@@ -182,7 +182,7 @@ class TransactionManager:
 
     @property
     def is_abortable(self) -> bool:
-        """Whether an abort makes sense now."""
+        """Whether there is something to abort."""
         return not self.is_joined and self.state in (
             S.IN_TRANSACTION,
             S.ABORTABLE_ERROR,
@@ -206,12 +206,12 @@ class TransactionManager:
         """Check that a call is allowed now.
 
         Args:
-            states: Where it is.
+            states: The allowed states.
             what: Name of the call, for the message.
 
         Raises:
-            KafkaError: What broke the producer or the transaction.
-            IllegalStateError: The call does not fit; the message says what to do first.
+            KafkaError: The error that broke the producer or the transaction.
+            IllegalStateError: The state does not allow the call; the message says what to do first.
         """
         if self.state in states:
             return
@@ -234,7 +234,7 @@ class TransactionManager:
     # identity
 
     def initialized(self, producer_id: int, producer_epoch: int, protocol_version: int) -> None:
-        """Take the identity that the coordinator (or any broker, without transactions) assigned."""
+        """Set the identity that the coordinator, or without transactions any broker, assigned."""
         self.move(S.READY)
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
@@ -250,13 +250,13 @@ class TransactionManager:
         self.initialized(identity.producer_id, identity.producer_epoch, protocol_version)
         self.begin(now_ms)
         self.has_content = True
-        self.is_acknowledged = True  # The owner of the identity has said so.
+        self.is_acknowledged = True  # The owner of the identity knows that.
         self._foreign_sequences = True
 
     # the open transaction
 
     def begin(self, now_ms: int) -> None:
-        """Open a transaction; the coordinator learns of it with the first record or offset."""
+        """Open a transaction; the coordinator begins it with the first partition."""
         self.require(S.READY, what="begin_transaction()")
         self.move(S.IN_TRANSACTION)
         self._clear()
@@ -268,7 +268,7 @@ class TransactionManager:
         noted = list(partitions)
         if noted:
             self.has_content = True
-            # Other producers used sequences there; this one must not produce under this epoch.
+            # Other producers have used sequences of this epoch there; this one must not.
             self._foreign_sequences = True
 
     def needs_registration(self, partition: TopicPartition) -> bool:
@@ -276,13 +276,13 @@ class TransactionManager:
         return self.protocol_version == 1 and partition not in self.registered
 
     def fail(self, error: KafkaError) -> None:
-        """Keep a failure that the user must get.
+        """Keep a failure that the next call must raise.
 
         An abort clears nearly all failures of a transaction, but not a fence or a refusal. The
         first error stays.
 
         Args:
-            error: What happened.
+            error: The failure.
         """
         if self.state is S.FATAL_ERROR:
             return
@@ -299,16 +299,16 @@ class TransactionManager:
             self.state = S.ABORTABLE_ERROR
 
     def begin_end(self, *, committed: bool) -> bool:
-        """Start to end the transaction, or ask again for an end that got no answer.
+        """Begin to end the transaction, or to repeat an end without an answer.
 
         Args:
             committed: Whether to commit.
 
         Returns:
-            Whether the coordinator must be asked; an empty transaction ends here.
+            Whether to send EndTxn; an empty transaction needs none.
 
         Raises:
-            KafkaError: What broke the transaction (only an abort is possible then).
+            KafkaError: The error that broke the transaction (only an abort is possible then).
             IllegalStateError: None is open, or another producer owns it.
         """
         what = "commit_transaction()" if committed else "abort_transaction()"

@@ -1,9 +1,9 @@
 """Finds out whether a transactional id is still this producer's, after its epoch was refused.
 
 A coordinator raises the epoch when it aborts a transaction that was open for too long, and also
-when a newer producer takes the id over (KIP-588 wanted to tell the two apart). The difference
-shows in how far the epoch is ahead, and in the state: a takeover begins with `Empty`. This module
-only asks; what follows is decided by its caller.
+when a newer producer takes the id (KIP-588 proposed to distinguish the two). The number of epochs
+in between and the state show the difference: a takeover begins with `Empty`. The caller decides
+what to do.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ class Owner(enum.Enum):
     """Which producer owns a transactional id."""
 
     OURS = "ours"
-    """The epoch is unchanged: a transaction that can no longer be ended was not committed."""
+    """The epoch is unchanged: our transaction was not committed."""
     ABORTED = "aborted"
-    """Raised once, with an abort: by the coordinator, which ended our transaction. Under version
-    1 it also looks so when ours was committed, and a newer producer took over and aborted."""
+    """The epoch is one higher, after an abort: the coordinator aborted our transaction. Under
+    version 1 it is the same if ours was committed and a newer producer took over and aborted."""
     COMMITTED = "committed"
-    """Raised once, with a commit: under version 2 our own, whose answer was lost."""
+    """The epoch is one higher, after a commit: under version 2 our own, whose answer was lost."""
     FORGOTTEN = "forgotten"
-    """The coordinator does not know the id (any more)."""
+    """The coordinator does not know the id, or not any more."""
     TAKEN = "taken"
     UNSAID = "unsaid"
-    """The broker is too old to say, or does not let this user ask."""
+    """The broker is too old to answer, or does not allow this user the request."""
 
 
 def owner_of(identity: ProducerIdentity, backoff: Backoff, *, protocol_version: int) -> Flow[Owner]:
-    """Ask the coordinator which producer owns the id.
+    """Ask the coordinator which producer owns the transactional id.
 
     Args:
-        identity: What this producer last knew.
+        identity: The last known identity of this producer.
         backoff: Waits between tries.
-        protocol_version: 2 raises the epoch with every end of a transaction, so that a takeover
-            is further ahead; 1 does not, and a newer producer may have committed.
+        protocol_version: With 2, every end of a transaction raises the epoch, so that after a
+            takeover it is further ahead. With 1 it does not, and a newer producer may have
+            committed.
 
     Returns:
-        Who has it.
+        The owner.
 
     Raises:
         KafkaError: The coordinator could not be reached.
