@@ -75,6 +75,20 @@ def test_letters_are_listed_and_shown(onceflow: CommandLine) -> None:
     onceflow.error("dlq", "show", f"{dead}:0", "3", status=3)
 
 
+def test_a_dry_run_leaves_a_replay_under_way_alone(onceflow: CommandLine) -> None:
+    """A transactional producer of the dry run would fence that of the replay."""
+    dead, source = fill(onceflow)
+    name = f"{dead}-replay"
+    with (
+        Producer(bootstrap_servers=onceflow.bootstrap, transactional_id=name) as other,
+        other.transaction(),
+    ):
+        other.send(source, b"under way").result()
+        plan = onceflow.json("dlq", "replay", dead, "--dry-run")
+    assert plan["sent"] == [{"topic": source, "records": 3}]
+    assert [each["value"] for each in read(onceflow, source)] == ["under way"]
+
+
 def test_letters_go_back_once(onceflow: CommandLine) -> None:
     dead, source = fill(onceflow)
     plan = onceflow.json("dlq", "replay", dead, "--dry-run")

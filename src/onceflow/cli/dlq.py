@@ -5,6 +5,7 @@ A dead letter is the failed record with headers that tell where it came from and
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -240,18 +241,22 @@ def replay_letters(
         KafkaError: The cluster refuses.
     """
     counts: dict[str, int] = {}
-    with connection.producer(transactional_id=name) as producer:
-        if not dry_run:  # Ends what a crashed call left open; its offsets are decided then.
-            producer.init_transactions()
+    with contextlib.ExitStack() as clients:
+        producer: Producer | None = None
+        if not dry_run:  # A producer would abort the transaction of a replay under way.
+            producer = clients.enter_context(connection.producer(transactional_id=name))
+            producer.init_transactions()  # Ends what a crashed call left; its offsets are decided.
         settings = {"isolation_level": "read_committed", "enable_auto_commit": False}
-        with connection.consumer(group_id=name, auto_offset_reset="earliest", **settings) as reader:
-            end = _assign(connection, reader, topic)
-            for found in _letters(reader, end, limit):
-                for letter in found:
-                    where = target or letter.source().topic
-                    counts[where] = counts.get(where, 0) + 1
-                if not dry_run:
-                    _send(producer, reader, found, target)
+        reader = clients.enter_context(
+            connection.consumer(group_id=name, auto_offset_reset="earliest", **settings)
+        )
+        end = _assign(connection, reader, topic)
+        for found in _letters(reader, end, limit):
+            for letter in found:
+                where = target or letter.source().topic
+                counts[where] = counts.get(where, 0) + 1
+            if producer is not None:
+                _send(producer, reader, found, target)
     return [{"topic": where, "records": count} for where, count in sorted(counts.items())]
 
 
