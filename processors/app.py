@@ -450,7 +450,8 @@ class App:
         stored once; the group's offsets only show the lag. Nothing else of the application may be
         committed by Kafka: it holds functions with this sink, and functions in front of them
         without topics or states of their own. Dead letters are sent and acknowledged before the
-        sink's commit; a death in between sends them again.
+        sink's commit; a death in between sends them again. With ``Postgres(outbox=...)`` they are
+        in the sink's transaction, each once.
 
         Args:
             topic: Input topic, or several with one partition count; or a declared processor.

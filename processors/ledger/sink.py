@@ -2,13 +2,14 @@
 
 It drives a session with a sink (``transactions.sinks``): the sink stores claims and offsets,
 reading continues at its offsets, and it refuses an owner that was replaced. Kafka commits nothing.
-A plain producer sends dead letters, which are acknowledged before the sink's commit; if the process
-dies in between, they are sent again and none is lost.
+Dead letters go into the sink's transaction too, if it keeps them. Else a plain producer sends them,
+and they are acknowledged before the sink's commit; if the process dies in between, they are sent
+again and none is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from onceflow.processors.calls import Calls
 from onceflow.processors.errors import UndeliverableOutputError
@@ -19,11 +20,13 @@ from onceflow.processors.ledger.rows import row_lane
 from onceflow.processors.ledger.sending import send_runs
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
+from onceflow.sdk.model.record_checks import to_headers
 from onceflow.transactions import Abort
 from onceflow.transactions.abort_reasons import Reaction, judge
 from onceflow.transactions.colour import Maybe, settle
 from onceflow.transactions.listener import SessionListener
 from onceflow.transactions.sinks import SinkRowError, SinkUnavailableError
+from onceflow.transactions.sinks.ledger import Letter
 from onceflow.transactions.sinks.session_core import SinkSessionCore
 
 MakeCore = Callable[[SessionListener], SinkSessionCore | Awaitable[SinkSessionCore]]
@@ -106,7 +109,9 @@ class SinkLedger:
                     f"an output to {run.topic!r}: an application with a sink writes no topics but "
                     "those of dead letters"
                 )
-        if runs:
+        if self._open_core.keeps_letters:
+            self._open_core.put_letters([letter for run in runs for letter in _letters_of(run)])
+        elif runs:
             if self._producer is None:
                 self._producer = await settle(self._make_producer())
             await send_runs(self._producer, runs, self._refuse)
@@ -238,6 +243,13 @@ class SinkLedger:
         if dropped:
             await self._open_core.put_back(dropped)
             self._open_core.pause(dropped)
+
+
+def _letters_of(run: Run) -> Iterator[Letter]:
+    headers = to_headers(run.headers)
+    for index, (key, value) in enumerate(zip(run.keys, run.values, strict=True)):
+        time_ms = None if run.timestamps_ms is None else run.timestamps_ms[index]
+        yield Letter(run.topic, key, value, headers, time_ms)
 
 
 def _refused(error: SinkRowError) -> UndeliverableOutputError:

@@ -21,7 +21,7 @@ from threading import Thread
 
 import pytest
 from consumer_worlds import BROKERS, fresh, make_topic
-from postgres_server import execute, rows_of
+from postgres_server import PostgresServer, execute, rows_of
 from processor_processes import (
     Workers,
     committed_offsets,
@@ -33,6 +33,7 @@ from processor_processes import (
 )
 
 from onceflow.broker_lite import Broker
+from onceflow.transactions.outbox import Outbox, OutboxRelay
 from onceflow.transactions.sinks import read_json_lines, read_parquet
 
 PROGRAM = """
@@ -245,6 +246,49 @@ def test_workers_come_go_and_sleep(
     put(address, topic, sent[-50:])
     wait_for(lambda: len(target.stored()) >= len(sent), "the second one goes on alone")
     assert sorted(target.stored()) == sorted(sent)
+
+
+@pytest.mark.timeout(240)
+def test_dead_letters_of_an_outbox_reach_their_topic_once(
+    address: str, postgres: PostgresServer, workers: Workers, tmp_path: Path
+) -> None:
+    """The worker is killed, and the relay sends what its transactions have stored."""
+    dsn, topic, group = postgres.schema(), make_topic(address, 3), fresh("sink")
+    execute(dsn, "CREATE TABLE rows (text text NOT NULL)")
+    outbox = "__import__('onceflow.transactions.outbox').transactions.outbox.Outbox('letters')"
+    program = PROGRAM.replace("SINK", f"sinks.Postgres(place, 'rows', outbox={outbox})")
+    program = program.replace('if value == "bad"', "if int(value) % 10 == 0")
+
+    def stored() -> list[str]:
+        return [str(text) for (text,) in rows_of(dsn, "SELECT text FROM rows")]
+
+    sent: list[str] = []
+    arguments = (address, dsn, str(tmp_path / "disk"), group, topic, "0", "classic")
+    for pause in ("0.001", "0.001", "0"):
+        sent += values(len(sent))
+        put(address, topic, sent[-150:])
+        worker = workers.start(program, *arguments, pause)
+        done = len(sent) * 9 // 10
+        wait_for(lambda: len(stored()) >= done - (90 if pause != "0" else 0), "rows")  # noqa: B023
+        if pause != "0":
+            worker.kill()
+    wait_for(
+        lambda: rows_of(dsn, "SELECT count(*) FROM letters") == [(len(sent) // 10,)], "letters"
+    )
+    assert worker.stop() == 0, worker.output()
+    with OutboxRelay(dsn, Outbox("letters"), bootstrap_servers=address) as relay:
+        assert relay.run(until_empty=True) == len(sent) // 10
+    good = [text for text in sent if int(text) % 10]
+    assert sorted(stored()) == sorted(good)
+    letters: list[bytes] = []
+
+    def arrived() -> bool:
+        """Apache Kafka answers a commit before its markers are written."""
+        letters[:] = committed_values(address, f"{topic}-letters")
+        return len(letters) >= len(sent) // 10
+
+    wait_for(arrived, "letters")
+    assert sorted(data.decode() for data in letters) == sorted(set(sent) - set(good))
 
 
 def test_the_command_runs_it_to_the_end_and_shows_dead_letters_and_lag(

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from psycopg import AsyncConnection
     from psycopg.rows import TupleRow
 
+    from onceflow.transactions.sinks.ledger import Letter
+
 _MAKE = """
 CREATE TABLE IF NOT EXISTS {table} (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -107,7 +109,7 @@ class Outbox:
 
     def __init__(self, table: str = "onceflow_outbox") -> None:
         self.name: str = table
-        self._table = identifier("table", table)
+        self.table: Identifier = identifier("table", table)
 
     @property
     def channel(self) -> str:
@@ -124,7 +126,7 @@ class Outbox:
         schema = self.name.rpartition(".")[0]
         function = Identifier(*filter(None, (schema, _NAMED)))
         text = SQL(_MAKE).format(
-            table=self._table,
+            table=self.table,
             function=function,
             trigger=Identifier(_NAMED),
             channel=Literal(self.channel),
@@ -194,8 +196,22 @@ class Outbox:
         row = checked_row(topic, value, key, headers, partition, timestamp_ms)
         await connection.execute(self._put(), row)
 
+    def put_letters(self, connection: PostgresConnection, letters: Sequence[Letter]) -> None:
+        """Insert dead letters within the connection's open transaction, as ``put`` does.
+
+        Args:
+            connection: The sink's connection.
+            letters: The dead letters.
+        """
+        rows = [
+            checked_row(each.topic, each.value, each.key, each.headers, None, each.timestamp_ms)
+            for each in letters
+        ]
+        with connection.cursor() as cursor:
+            cursor.executemany(self._put(), rows)
+
     def _put(self) -> Composed:
-        return SQL(_PUT).format(table=self._table)
+        return SQL(_PUT).format(table=self.table)
 
     def _check(self, autocommit: bool, status: psycopg.pq.TransactionStatus) -> None:
         if autocommit and status == psycopg.pq.TransactionStatus.IDLE:
@@ -210,7 +226,7 @@ class Outbox:
         Args:
             text: The statement.
         """
-        return SQL(text).format(table=self._table, channel=Identifier(self.channel))
+        return SQL(text).format(table=self.table, channel=Identifier(self.channel))
 
 
 def checked_row(

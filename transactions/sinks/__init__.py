@@ -18,7 +18,7 @@ from onceflow.transactions.sinks.errors import (
     SinkUnavailableError,
 )
 from onceflow.transactions.sinks.files import FileSink, JsonLines, read_json_lines
-from onceflow.transactions.sinks.ledger import Batch, Entry, Move, advance, claim
+from onceflow.transactions.sinks.ledger import Batch, Entry, Letter, Move, advance, claim
 from onceflow.transactions.sinks.session import AsyncSinkSession, SinkSession
 from onceflow.transactions.sinks.sink import AsyncSink, CopiedSink, Sink, Steps
 from onceflow.transactions.sinks.sqlite import Sqlite
@@ -47,6 +47,7 @@ __all__ = [
     "AsyncSink",
     "Steps",
     "Batch",
+    "Letter",
     "Move",
     "Entry",
     "claim",

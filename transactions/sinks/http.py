@@ -105,6 +105,7 @@ class Http:
             if value <= 0:
                 raise ConfigError(name, value, "must be positive")
         self.needs_records: bool = True
+        self.keeps_letters: bool = bool(getattr(offsets, "keeps_letters", False))
         self._url = url
         self._place = f"{parts.scheme}://{parts.netloc}{parts.path}"
         self._offsets = offsets
@@ -168,7 +169,7 @@ class Http:
         left_ms = max(1, int((end - time.monotonic()) * 1000))
         try:
             with self._steps("commit"):
-                self._offsets.write(Batch(batch.owner, batch.moves), left_ms)
+                self._offsets.write(Batch(batch.owner, batch.moves, letters=batch.letters), left_ms)
         except OSError as error:
             raise SinkOutcomeUnknownError(f"{self._place}: offsets: {error}") from error
 

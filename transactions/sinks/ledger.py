@@ -63,6 +63,25 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
+class Letter:
+    """A dead letter that a sink stores beside rows, for a relay that sends it to its topic.
+
+    Attributes:
+        topic: The topic of dead letters.
+        key: Key of the failed record.
+        value: Value of the failed record.
+        headers: Names and values: those of the failed record, and what failed.
+        timestamp_ms: Timestamp; None for that of sending.
+    """
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Rows and offsets that a sink stores together, or not at all.
 
@@ -72,12 +91,14 @@ class Batch:
         rows: Rows in the order of ``write``.
         records: The record of each row, or None if it was not given; empty for sinks that do not
             need records (``Sink``).
+        letters: Dead letters; empty for sinks that do not keep any (``Sink``).
     """
 
     owner: str
     moves: Mapping[TopicPartition, Move]
     rows: Sequence[Row] = ()
     records: Sequence[AnyRecord | None] = ()
+    letters: Sequence[Letter] = ()
 
 
 def claim(

@@ -19,6 +19,7 @@ from typing import Self, cast
 from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions.outbox.inbox import Inbox
+from onceflow.transactions.outbox.table import Outbox
 from onceflow.transactions.postgres_client import (
     SQL,
     Composed,
@@ -104,6 +105,9 @@ class Postgres:
             Without it rows are only inserted.
         inbox: Drops the rows of messages that it has seen, for producers that send at least once.
             ``write`` then needs the record of each row, and the record a message id.
+        outbox: Table that takes the dead letters of an application, in the transaction of rows and
+            offsets. An ``OutboxRelay`` sends them to their topics, each once. It is made if it does
+            not exist.
         timeout_ms: Limit of each claim and write, including the wait for other transactions.
         observer: Called at each step, for tests.
 
@@ -120,6 +124,7 @@ class Postgres:
         *,
         key: Sequence[str] = (),
         inbox: Inbox | None = None,
+        outbox: Outbox | None = None,
         timeout_ms: int = 5_000,
         observer: Observer | None = None,
     ) -> None:
@@ -135,7 +140,9 @@ class Postgres:
         self._integer_key = False
         self._appends = True
         self._inbox = inbox
+        self._outbox = outbox
         self.needs_records: bool = inbox is not None
+        self.keeps_letters: bool = outbox is not None
         self._timeout_ms = timeout_ms
         self._steps = Steps(observer)
         self._group_id = ""
@@ -187,6 +194,8 @@ class Postgres:
                 self._make_ledger(connection)
                 if self._inbox is not None:
                     self._inbox.make(connection)
+                if self._outbox is not None and not self._exists(connection, self._outbox.table):
+                    self._outbox.make(connection)
             self._make_stage(connection)
         except BaseException:
             self.close()
@@ -225,13 +234,17 @@ class Postgres:
             self._integer_key = found is not None and found[0] == len(self._key)
 
     def _make_ledger(self, connection: PostgresConnection) -> None:
-        name = self._ledger.as_string(connection)
-        found = connection.execute("SELECT to_regclass(%s)", (name,)).fetchone()
-        if found is None or found[0] is None:
+        if not self._exists(connection, self._ledger):
+            name = self._ledger.as_string(connection)
             # Without the lock, two sessions that make the table at once get an error.
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (name,))
                 connection.execute(self._text(_LEDGER))
+
+    def _exists(self, connection: PostgresConnection, table: Identifier) -> bool:
+        name = table.as_string(connection)
+        found = connection.execute("SELECT to_regclass(%s)", (name,)).fetchone()
+        return found is not None and found[0] is not None
 
     def _make_stage(self, connection: PostgresConnection) -> None:
         """Make this connection's temporary table, which is emptied at each commit."""
@@ -281,6 +294,10 @@ class Postgres:
                 advanced = ledger.advance(found, batch)
             with self._steps("rows"):
                 self._insert(connection, self._new_rows(connection, batch))
+            if batch.letters:
+                assert self._outbox is not None
+                with self._steps("letters"):
+                    self._outbox.put_letters(connection, batch.letters)
             with self._steps("offsets"):
                 self._store(connection, advanced)
 

@@ -42,7 +42,7 @@ from onceflow.transactions.sinks.errors import (
     SinkSharedError,
     SinkUnavailableError,
 )
-from onceflow.transactions.sinks.ledger import Batch, Entry, Move, Row, replaced
+from onceflow.transactions.sinks.ledger import Batch, Entry, Letter, Move, Row, replaced
 from onceflow.transactions.sinks.sink import AsyncSink, Sink, SinkClients, SinkConsumer
 
 logger: logging.Logger = logging.getLogger("onceflow.transactions.sinks")
@@ -85,7 +85,9 @@ class SinkSessionCore:
         self._work = UncommittedWork()
         self._rows: list[Row] = []
         self._records: list[AnyRecord | None] = []
+        self._letters: list[Letter] = []
         self._keeps_records = bool(getattr(sink, "needs_records", False))
+        self.keeps_letters: bool = bool(getattr(sink, "keeps_letters", False))
         self._committing = False
         self._is_handed_out = True
         self._interruption = Interruption()
@@ -451,6 +453,11 @@ class SinkSessionCore:
         if self._keeps_records:
             self._records.extend(records)
 
+    def put_letters(self, letters: Sequence[Letter]) -> None:
+        """Keep dead letters of records in hand for the next commit."""
+        assert self.keeps_letters
+        self._letters.extend(letters)
+
     async def commit(self, offsets: Offsets | None = None, *, rebalancing: bool = False) -> bool:
         """Write rows and offsets in the sink's transaction.
 
@@ -477,7 +484,9 @@ class SinkSessionCore:
     async def _commit(self, offsets: Offsets | None, rebalancing: bool) -> bool:
         consumer = self.consumer
         moves = await self._moves(offsets)
-        batch = Batch(self.owner, moves, tuple(self._rows), tuple(self._records))
+        batch = Batch(
+            self.owner, moves, tuple(self._rows), tuple(self._records), tuple(self._letters)
+        )
         try:
             limit_ms = self.config.revoke_budget_ms if rebalancing else None
             await settle(self._sink.write(batch, limit_ms))
@@ -604,6 +613,7 @@ class SinkSessionCore:
     def _drop_rows(self) -> None:
         self._rows.clear()
         self._records.clear()
+        self._letters.clear()
 
     # Rebalances ----------------------------------------------------------------------------
 

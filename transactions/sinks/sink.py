@@ -23,7 +23,9 @@ class Sink(Protocol):
 
     A sink serves one session at a time. Any number of sinks, in any number of processes, may share
     one database or folder. A sink with an attribute ``needs_records`` that is true gets the records
-    of its rows (``Batch.records``); they stay in memory until the commit. One with a method
+    of its rows (``Batch.records``); they stay in memory until the commit. One with an attribute
+    ``keeps_letters`` that is true stores the dead letters of an application too
+    (``Batch.letters``), and something sends them to their topics later. One with a method
     ``copy(table=None)``, which returns an unopened sink like itself, can be given to an application
     that runs several workers; ``needs_table`` says that it stores rows only in a copy for a table.
     ``onceflow.transactions.sinks.testing.SinkConformance`` holds the tests that an implementation
