@@ -1,7 +1,7 @@
 """The state that handlers share, and how one broker is put together from its parts.
 
-It decides nothing about requests: it opens the log, makes the coordinators, hands all of it to the
-handlers, and sets the clockwork of upkeep. Clock, randomness and storage come from outside.
+It opens the logs, makes the coordinators, gives all of it to the handlers, and schedules the
+periodic work of the logs. The caller passes clock, randomness and storage.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 logger: logging.Logger = logging.getLogger("onceflow.broker_lite.broker")
 
 RECOVERY_POINTS_MS = 1000
-"""Time between two looks whether a recovery point moved."""
+"""Interval of the check whether a recovery point moved."""
 
 REMOVALS_MS = 1000
-"""Time between two looks whether files that were set aside may be removed."""
+"""Interval of the check whether renamed files may be deleted."""
 
 COMPACTION_PAUSE_MS = 1
 """Time between two steps of a compaction."""
@@ -63,27 +63,26 @@ class BrokerState:
 
     Attributes:
         config: Settings of the broker in force; replaced when some are changed.
-        authorizer: Who decides what clients may do; None lets everybody do everything.
+        authorizer: Decides what clients may do; None allows everything.
         cluster_id: Base64 form of a random uuid, from ``meta.properties``.
-        cluster_metadata: What is known of the cluster beside topics, and survives restarts.
-        node_id: Id of the first node, which is the only one as a rule.
-        listeners: What is listened on, by node id and name of the listener; filled in when it is
-            bound.
+        cluster_metadata: The cluster's metadata beside topics, which survive restarts.
+        node_id: Id of the first node, which is usually the only one.
+        listeners: The bound listeners, by node id and name of the listener.
         dynamic_config: Settings that were changed at run time.
         features: Levels of the cluster's features.
         topics: Topics by name and by id.
         log_manager: The logs on storage.
-        timers: Everything that happens later.
-        placement: The nodes, and what each of them leads.
-        profile: The release of Kafka whose versions and features are offered; None for all.
-        purgatory: Everything that waits for something.
-        quotas: Quotas of clients, and what each client has used of them.
+        timers: Timers of the broker.
+        placement: The nodes, and the partitions that each of them leads.
+        profile: The release of Kafka whose versions and features the broker offers; None for all.
+        purgatory: Parked operations.
+        quotas: Quotas of clients, and each client's use of them.
         random: Source of uuids and member ids.
-        work_clock_ns: Time spent on requests, for `request_percentage`; stands still without a
+        work_clock_ns: Time spent on requests, for `request_percentage`; it stands still without a
             server, or with a clock that is moved by hand.
-        unsent_bytes: Answers in memory that their peers have yet to take.
-        registry: What is served.
-        interceptor: Stands before the handlers in tests; None otherwise.
+        unsent_bytes: Bytes of answers that their peers have not read yet.
+        registry: The served requests.
+        interceptor: Called before the handlers in tests; None otherwise.
     """
 
     __slots__ = (
@@ -138,7 +137,7 @@ class BrokerState:
             level = self.profile.level("transaction.version", config.onceflow_transaction_version)
             config = config.replace(onceflow_transaction_version=level)
             if self.profile.level(GROUP_VERSION, 1) < 1:
-                # Releases from 3.7 on announce the consumer protocol's requests, and refuse them.
+                # Releases 3.7 to 3.9 announce the consumer protocol's requests, and refuse them.
                 config = config.replace(group_coordinator_rebalance_protocols=("classic",))
         self.config = config
         self.node_id = config.node_id
@@ -172,9 +171,9 @@ class BrokerState:
         return host or connection.local_address[0], port
 
     def load_coordinators(self, now_ms: int) -> None:
-        """Make the coordinators and let them read what their topics hold.
+        """Make the coordinators and load their topics.
 
-        Where there is nothing to read, that waits until the first request to one of them.
+        If there is nothing to load, the first request to a coordinator makes them.
 
         Args:
             now_ms: Wall milliseconds of the start.
@@ -191,13 +190,13 @@ class BrokerState:
             try:
                 load(self, self._opened_ms)
             except BaseException:
-                self._coordinators = None  # Half a state must not serve anybody.
+                self._coordinators = None  # A half-loaded state must not serve requests.
                 raise
         return self._coordinators
 
     @property
     def has_coordinators(self) -> bool:
-        """Whether the coordinators are made: something is on record, or a client has asked."""
+        """Whether the coordinators are made: they had topics to load, or a client has asked."""
         return self._coordinators is not None
 
     @property
@@ -225,7 +224,7 @@ class BrokerState:
 
     @property
     def scram_users(self) -> ScramUsers:
-        """Users of SASL SCRAM; read when they are first asked for, as most brokers have none."""
+        """Users of SASL SCRAM; read at the first use, as most brokers have none."""
         if self._scram_users is None:
             from onceflow.broker_lite.security.scram_users import ScramUsers
 
@@ -234,13 +233,13 @@ class BrokerState:
         return self._scram_users
 
     def clock_set(self, forward_ms: int, ahead_ms: int) -> None:
-        """The clock was set: no timeout is shorter by that, and nothing is removed before its time.
+        """Move timers after the clock was set, so that no timeout or retention ends too early.
 
-        Open transactions are the exception: when they began is stored, and they time out by the
-        system's clock, as with Apache Kafka.
+        Open transactions are the exception: their begin is stored, and they time out by the
+        system's clock, as in Apache Kafka.
 
         Args:
-            forward_ms: By how much ``now_ms`` went forward without that time having gone by.
+            forward_ms: By how much ``now_ms`` jumped forward.
             ahead_ms: How far ``now_ms`` is ahead of the system's clock now.
         """
         self.timers.shift(forward_ms)
@@ -249,12 +248,12 @@ class BrokerState:
             self.groups.clock_set(forward_ms)
 
     def settle(self, now_ms: int) -> None:
-        """Finish what the last event made ready; called after every request and timer run."""
+        """Run woken operations; called after every request and timer run."""
         self.purgatory.settle(now_ms)
         self.start_flush()
 
     def start_flush(self) -> None:
-        """Bring to the disk what answers wait for, with durability ``group``."""
+        """Start the flush that answers wait for, with durability ``group``."""
         if self.log_manager.shared_flush is not None:
             self.log_manager.shared_flush.start()
 
@@ -263,7 +262,7 @@ class BrokerState:
 
         Args:
             now_ms: Wall milliseconds.
-            clean: Write everything out, so that the next start needs no recovery.
+            clean: Sync everything, so that the next start need not check the logs.
         """
         if self._coordinators is not None:
             self.groups.close()
@@ -279,10 +278,10 @@ def open_broker(
     *,
     placement: Placement | None = None,
 ) -> BrokerState:
-    """Load everything from storage and make a broker that is ready for requests.
+    """Load a broker from storage, ready for requests.
 
     Args:
-        storage: Where the logs are; is locked.
+        storage: The data folder, which this locks.
         config: Settings.
         rng: Source of ids.
         now_ms: Wall milliseconds.
@@ -290,7 +289,7 @@ def open_broker(
 
     Raises:
         ConfigError: Settings that do not fit together.
-        StorageLockedError: Another broker works on the same storage.
+        StorageLockedError: Another broker uses the same storage.
         DataFolderError: The storage belongs to another node, or its metadata is damaged.
     """
     state = BrokerState(config, rng, placement)
@@ -330,7 +329,7 @@ def open_broker(
 
 
 def _follow_features(state: BrokerState) -> None:
-    """Let the settings follow the levels of features, now and later."""
+    """Adapt settings to the levels of features, now and after each change."""
 
     def apply(name: str, level: int) -> None:
         if name == ELIGIBLE_LEADER_REPLICAS:
@@ -341,7 +340,7 @@ def _follow_features(state: BrokerState) -> None:
 
 
 def coordinators_have_work(manager: LogManager) -> bool:
-    """Whether something in a data folder waits for coordinators: their state, or a crash's rest."""
+    """Whether a data folder has work for coordinators: their topics, or repairs after a crash."""
     topics = manager.topics()
     return (
         any(name in topics for name in INTERNAL_TOPICS)
@@ -351,7 +350,7 @@ def coordinators_have_work(manager: LogManager) -> bool:
 
 
 def _load(state: BrokerState, now_ms: int) -> None:
-    """Read what the logs hold and make the coordinators go on from there."""
+    """Load topics and coordinators, and make repairs after a crash."""
     manager = state.log_manager
     state.cluster_id = manager.cluster_id
     state.topics = TopicRegistry(manager, state.config, state.random, state.purgatory, now_ms)
@@ -374,7 +373,7 @@ def _start_upkeep(state: BrokerState, now_ms: int) -> None:
 
     def apply_retention(now_ms: int) -> None:
         if retention and isinstance(retention[-1], Deferred) and not retention[-1].completed:
-            return  # The last one is not over yet.
+            return  # The last run has not ended yet.
         work = manager.retaining(now_ms - state.timers.ahead_ms)
         retention[:] = [in_slices(state.timers, work, lambda: 0, now_ms, SEGMENT_STEPS)]
 
@@ -396,18 +395,18 @@ def _start_upkeep(state: BrokerState, now_ms: int) -> None:
 
 
 def _start_compaction(state: BrokerState, now_ms: int) -> None:
-    """Compact logs in small steps, so that requests are served between any two of them."""
+    """Compact logs in small steps, between which the broker serves requests."""
 
     def run(now_ms: int) -> None:
         try:
             more = state.log_manager.compact(now_ms - state.timers.ahead_ms)
-        except OSError as error:  # As in `repeat`: upkeep must not die of one full disk.
+        except OSError as error:  # As in `repeat`: a full disk must not end the periodic work.
             logger.error("compaction: %s", error)
             more = False
         except Exception:
             logger.exception("compaction failed")
             more = False
-        # Not at once: a timer that is due now would run in the same round of timers.
+        # With a pause: a timer that is due now would run in the same round of timers.
         pause_ms = COMPACTION_PAUSE_MS if more else state.config.log_cleaner_backoff_ms
         state.timers.schedule(now_ms + pause_ms, run)
 
@@ -420,7 +419,7 @@ def repeat(timers: Timers, interval_ms: int, work: Callable[[int], object], now_
     def run(now_ms: int) -> None:
         try:
             work(now_ms)
-        except OSError as error:  # Upkeep must not die of one full disk.
+        except OSError as error:  # A full disk must not end the periodic work.
             logger.error("upkeep of the logs: %s", error)
         except Exception:
             logger.exception("upkeep of the logs failed")

@@ -1,6 +1,6 @@
-"""Where the broker gets the time: the system's clock, and clocks that tests move by hand.
+"""The broker's clocks: the system's, and those that tests move by hand.
 
-The only module of the broker that reads a clock. Everything else is given ``now_ms``.
+It is the only module of the broker that reads a clock. Others get ``now_ms`` as an argument.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ work_clock_ns: Callable[[], int] = time.perf_counter_ns
 
 @runtime_checkable
 class MovableTime(Protocol):
-    """A clock that can be moved by hand; the server is told of each move.
+    """A clock that can be moved by hand; subscribers hear of each move.
 
     Attributes:
-        stands_still: Whether it moves in no other way: the server arms no alarms then.
+        stands_still: Whether it moves only by hand; then the server sets no alarm.
     """
 
     stands_still: bool
@@ -48,8 +48,8 @@ class SettableTime(Protocol):
     """A clock driven by an external source, which may be set.
 
     Attributes:
-        on_set: Called in the middle of a reading after the source was set, with the milliseconds
-            that this clock went forward by, and those that it is ahead of its source now.
+        on_set: Called within a reading after the source was set, with the milliseconds by which
+            this clock jumped forward, and by which it is ahead of its source now.
     """
 
     on_set: Callable[[int, int], None] | None
@@ -62,9 +62,9 @@ class SettableTime(Protocol):
 class SystemClock:
     """Wall milliseconds that never go back: the monotonic clock, and each step of the wall's.
 
-    When the system's clock is set forward, or the machine slept, this one follows: clients stamp
-    their records with the former, and a topic refuses what is far ahead. When it is set back, this
-    one stays ahead.
+    If the system's clock is set forward, or the machine slept, this one follows. Otherwise topics
+    would refuse clients' records, whose timestamps would be far ahead. If it is set back, this one
+    stays ahead.
     """
 
     __slots__ = ("_ahead_ns", "_offset_ns", "on_set")
@@ -82,7 +82,7 @@ class SystemClock:
         return now_ns // 1_000_000
 
     def _follow(self, apart_ns: int) -> int:
-        """Adjust to a system clock that was set; return by how much this one goes forward."""
+        """Adjust to a system clock that was set; return by how much this one jumps forward."""
         ahead_ns = self._ahead_ns - apart_ns
         forward_ns = max(0, -ahead_ns)
         self._ahead_ns = max(0, ahead_ns)

@@ -1,7 +1,7 @@
-"""What the broker knows of its cluster beside topics: one small file, written whole at each change.
+"""The cluster's metadata beside topics, in one small file that each change writes as a whole.
 
-It keeps sections by name (ACLs, users, quotas, changed settings, levels of features) and decides
-how they survive a crash. What a section holds is its owner's business, who must check it as well.
+It has sections by name (ACLs, users, quotas, changed settings, levels of features) and decides how
+they survive a crash. The owner of a section decides on its content and must check it.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ CLUSTER_METADATA_FILE = "cluster-metadata.json"
 FORMAT_VERSION = 1
 
 SCRAM_SECTION = "scram-users"
-"""Section of the users of SCRAM; they are not even read where there are none."""
+"""Section of the users of SCRAM, which are not loaded if there are none."""
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
-"""What can be kept; names are text."""
+"""Content of a section; names are strings."""
 
 
 class ClusterMetadata:
     """Sections of cluster metadata, in memory and in the root of the data folder.
 
-    A change is on the disk, with its folder synced, when :meth:`save` returns: what it decides
-    (who may do what) must not come back as it was before. All sections are one file, so that a
-    crash leaves each of them either before or after a change.
+    A change, for example of ACLs, is synced to the disk when :meth:`save` returns, so that no later
+    start undoes it. All sections are in one file, so that a crash leaves each of them either before
+    or after a change.
 
     Args:
-        storage: The data folder, which this process has locked.
+        storage: The data folder, locked by this process.
 
     Raises:
-        DataFolderError: The file is damaged or of a later form. Nothing is guessed: without
-            its ACLs and users, a broker would be open.
+        DataFolderError: The file is damaged or of a later version. Without its ACLs and users, the
+            broker would be open to all clients.
     """
 
     __slots__ = ("_sections", "_storage")
@@ -46,26 +46,26 @@ class ClusterMetadata:
         self._sections = {} if data is None else _parse(data)
 
     def section(self, name: str) -> dict[str, Json]:
-        """A copy of a section, empty if it was never saved."""
+        """Return a copy of a section, empty if it was never saved."""
         found = json.loads(self._sections.get(name, "{}"))
         assert isinstance(found, dict)
         return found
 
     def save(self, name: str, value: dict[str, Json]) -> None:
-        """Replace a section; it is safe on the disk when this returns.
+        """Replace a section; it is synced to the disk when this returns.
 
         Args:
-            name: Which section.
+            name: Name of the section.
             value: Its whole content; an empty one removes the section.
 
         Raises:
-            ValueError: The content is not JSON, and would come back as something else.
-            OSError: The file cannot be written. The section counts as it was; a later start may
+            ValueError: The content is not JSON, and a later start would read another value.
+            OSError: The file cannot be written. The section is unchanged here; a later start may
                 find either.
         """
         text = _render(value)
         if json.loads(text) != value:
-            raise ValueError(f"section {name} would not come back as it is: {value!r}")
+            raise ValueError(f"section {name} cannot be stored as JSON without a change: {value!r}")
         sections = {kept: body for kept, body in self._sections.items() if kept != name}
         if value:
             sections[name] = text
@@ -78,19 +78,19 @@ def _render(value: Json) -> str:
 
 
 def _file(sections: dict[str, str]) -> bytes:
-    """Bytes of the file: version, checksum of all sections, and the sections."""
+    """Return the bytes of the file: version, checksum of all sections, and the sections."""
     content = {name: json.loads(text) for name, text in sections.items()}
     whole = {"version": FORMAT_VERSION, "checksum": _checksum(content), "sections": content}
     return (json.dumps(whole, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def _checksum(content: dict[str, Json]) -> int:
-    # Of the values and not of the bytes, so that a tool may reformat the file.
+    # A checksum of the values, not of the bytes, so that a tool may reformat the file.
     return zlib.crc32(_render(content).encode())
 
 
 def _parse(data: bytes) -> dict[str, str]:
-    """Sections of a file.
+    """Return the sections of a file.
 
     Raises:
         DataFolderError: As for the class.
@@ -109,6 +109,6 @@ def _parse(data: bytes) -> dict[str, str]:
             "changed settings. Restore it from a copy, or remove it to start without them"
         ) from None
     raise DataFolderError(
-        f"{CLUSTER_METADATA_FILE} has form {version!r} and this broker reads {FORMAT_VERSION}: "
+        f"{CLUSTER_METADATA_FILE} has version {version!r} and this broker reads {FORMAT_VERSION}: "
         "start it with the later broker that wrote the file"
     )

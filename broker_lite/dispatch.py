@@ -1,8 +1,7 @@
-"""From a request frame to the handler's answer.
+"""Dispatches a request frame to its handler.
 
-It decides which frames cost the peer its connection, what an unauthenticated client may ask, and
-which answers wait for the disk. Which handler serves what is in ``registry``; sockets are in
-``net``.
+It decides which frames close the connection, which requests an unauthenticated client may send, and
+which answers wait for the disk. ``registry`` has the handlers; ``net`` the sockets.
 """
 
 from __future__ import annotations
@@ -33,26 +32,25 @@ _CORRELATION_ID = struct.Struct(">i")
 SASL_KEYS = (17, 36)
 SASL_HANDSHAKE_KEY = SASL_KEYS[0]
 OPEN_KEYS = (API_VERSIONS, *SASL_KEYS)
-"""What an unauthenticated connection may ask where authentication is required (trap 70)."""
+"""Requests that a connection may send before a required authentication (trap 70)."""
 
 MAX_REQUEST_VALUES = 100_000
 """How many values (fields of array elements, at least four for each) one request may hold.
 
-Each thing that a request names costs its handler some microseconds, and all connections share one
-thread: this bounds how long one request holds up the others, to about a tenth of a second. It is
-enough for a request about every partition of the largest topic that can be made (10,000; a
-partition of Fetch has 8 fields), and for 25,000 names or numbers. Beyond it the connection is
-closed."""
+Each item of a request costs its handler some microseconds, and all connections share one thread. So
+this limits the time for which one request delays the others to about a tenth of a second. It is
+enough for a request about every partition of the largest possible topic (10,000; a partition of
+Fetch has 8 fields), and for 25,000 names or numbers. A request with more closes the connection."""
 
 
 SHOWN_WHEN_SAFE_KEYS = frozenset((1, 2, 3, 10, 12, *OPEN_KEYS))
-"""Requests whose answers need not wait for a flush (durability ``group``): Fetch and ListOffsets
-end at the high watermark, which waits itself; Metadata, FindCoordinator, Heartbeat and what comes
-before authentication tell of nothing that is appended."""
+"""Requests whose answers need not wait for a flush (durability ``group``). Fetch and ListOffsets
+end at the high watermark, which itself follows the flushes. The answers to the others depend on no
+appended record."""
 
 
 class Interceptor(Protocol):
-    """Stands between the dispatcher and the handlers; tests put faults and journals there."""
+    """Called between the dispatcher and the handlers; tests put faults and journals there."""
 
     def handle(
         self,
@@ -62,10 +60,10 @@ class Interceptor(Protocol):
         request: Request,
         now_ms: int,
     ) -> object:
-        """Call the registration's handler or not, and give what the server takes for its result.
+        """Call the registration's handler or not, and return the result for the server.
 
         Raises:
-            CloseConnection: The connection is to be closed without an answer.
+            CloseConnection: The connection must be closed without an answer.
         """
         ...
 
@@ -75,17 +73,17 @@ class Dispatching(Services, Protocol):
 
     @property
     def registry(self) -> HandlerRegistry:
-        """What is served."""
+        """The served requests."""
         ...
 
     @property
     def interceptor(self) -> Interceptor | None:
-        """Stands before the handlers in tests; None otherwise."""
+        """Called before the handlers in tests; None otherwise."""
         ...
 
     @property
     def request_counts(self) -> dict[int, int]:
-        """Requests that were handled, by api key; one entry for each that is served."""
+        """Handled requests by api key, with an entry for each served one."""
         ...
 
     def work_clock_ns(self) -> int:
@@ -94,7 +92,7 @@ class Dispatching(Services, Protocol):
 
 
 class PendingAnswer(NamedTuple):
-    """What dispatching gave: how to encode the answer, and the answer or its deferral.
+    """Result of dispatching: how to encode the answer, and the answer or its deferral.
 
     Attributes:
         api_version: Version to encode in.

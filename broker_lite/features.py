@@ -1,7 +1,7 @@
 """Features of the cluster: which levels this broker knows, and which are in force (KIP-584).
 
-It decides which changes of a level are allowed. What a level does is decided by its readers;
-``on_change`` calls them.
+It decides which changes of a level are allowed. ``on_change`` calls the code that depends on a
+level.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SupportedFeature(NamedTuple):
 
     Attributes:
         name: Kafka's name.
-        min_level: Lowest level; 0 is "not in force".
+        min_level: Lowest level; 0 means that the feature is off.
         max_level: Highest level.
         initial_level: Level of a new cluster.
     """
@@ -37,14 +37,14 @@ class SupportedFeature(NamedTuple):
 
 
 ELIGIBLE_LEADER_REPLICAS = "eligible.leader.replicas.version"
-"""With its first level, ``min.insync.replicas`` is one of the cluster and of topics (KIP-966)."""
+"""From level 1, ``min.insync.replicas`` is a setting of the cluster and of topics (KIP-966)."""
 
 GROUP_VERSION = "group.version"
-"""Its first level is the consumer group protocol (KIP-848)."""
+"""Level 1 has the consumer group protocol (KIP-848)."""
 
 
 def known_features(config: BrokerConfig) -> tuple[SupportedFeature, ...]:
-    """What this broker knows. ``metadata.version`` is not among it, being about controllers."""
+    """Return the known features. ``metadata.version`` is missing, as there is no metadata log."""
     consumers = "consumer" in config.group_coordinator_rebalance_protocols
     return (
         SupportedFeature(ELIGIBLE_LEADER_REPLICAS, 0, 1, int(_has_replicas_to_elect(config))),
@@ -54,18 +54,18 @@ def known_features(config: BrokerConfig) -> tuple[SupportedFeature, ...]:
 
 
 def _has_replicas_to_elect(config: BrokerConfig) -> bool:
-    """Whether a new cluster of the release has the feature in force; 4.0 knows it and does not."""
+    """Whether a new cluster of the release has the feature on; 4.0 knows it and has it off."""
     profile = config.onceflow_profile
     return not profile or PROFILES.index(profile) >= PROFILES.index("4.1")
 
 
 class FeatureUpdate(NamedTuple):
-    """A wish for a level.
+    """A request to change a level.
 
     Attributes:
-        name: Which feature.
-        level: Level that it is to have.
-        upgrade_type: Which way it may go, as numbered on the wire.
+        name: The feature.
+        level: The new level.
+        upgrade_type: The allowed direction, by its number in the request.
     """
 
     name: str
@@ -74,18 +74,18 @@ class FeatureUpdate(NamedTuple):
 
 
 class Features:
-    """Levels in force, kept in the cluster metadata.
+    """Levels of the features, stored in the cluster metadata.
 
     Args:
-        metadata: Where changes are kept.
-        supported: What this broker knows.
+        metadata: Stores changes.
+        supported: The known features.
 
     Attributes:
         epoch: Raised by each change, so that clients know which answer is newer.
         on_change: Called with name and level after a change.
 
     Raises:
-        DataFolderError: This broker does not know a level that is kept.
+        DataFolderError: This broker does not know a stored level.
     """
 
     __slots__ = ("_changed", "_metadata", "_supported", "epoch", "on_change")
@@ -114,15 +114,15 @@ class Features:
             self._changed[name] = level
 
     def supported(self) -> list[SupportedFeature]:
-        """Every feature that is known here."""
+        """Every known feature."""
         return list(self._supported.values())
 
     def level(self, name: str) -> int:
-        """Level in force of a known feature."""
+        """Return the level of a known feature."""
         return self._changed.get(name, self._supported[name].initial_level)
 
     def refusal(self, update: FeatureUpdate) -> str | None:
-        """Why a level cannot be set, or None."""
+        """Return why a level cannot be set, or None."""
         from onceflow.sdk.protocol.api.admin_cluster import UpgradeType
 
         feature = self._supported.get(update.name)
@@ -139,10 +139,10 @@ class Features:
         return None
 
     def update(self, updates: Mapping[str, int]) -> None:
-        """Set levels that were not refused.
+        """Set levels that `refusal` allows.
 
         Raises:
-            OSError: They cannot be kept; nothing changes.
+            OSError: They cannot be stored; nothing changes.
         """
         news = {name: level for name, level in updates.items() if level != self.level(name)}
         if not news:

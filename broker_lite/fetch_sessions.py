@@ -1,7 +1,7 @@
-"""Fetch sessions (KIP-227): what a consumer asked for last time, so that it need not repeat it.
+"""Fetch sessions (KIP-227): the partitions of a consumer, which need not repeat them.
 
-Decides which partitions a Fetch is about, which of them an incremental answer mentions, and which
-session makes room for a new one. It reads no logs.
+It decides which partitions a Fetch reads, which of them an incremental answer contains, and which
+session a new one replaces. It reads no logs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class SessionPartition:
 
     Attributes:
         asked: The newest request for it.
-        high_watermark: As last reported; -1 when it is to be reported in any case.
+        high_watermark: As last reported; -1 if it must be reported in any case.
         log_start_offset: As last reported.
     """
 
@@ -47,7 +47,7 @@ class SessionPartition:
         self.log_start_offset: int = EMPTY_LAG
 
     def must_report(self, data: PartitionData) -> bool:
-        """Whether an incremental answer mentions this partition; notes what is reported."""
+        """Whether an incremental answer contains this partition; note the reported values."""
         report = bool(data.records) or data.error_code != 0 or data.diverging_epoch is not None
         if self.high_watermark != data.high_watermark:
             self.high_watermark = data.high_watermark
@@ -56,7 +56,7 @@ class SessionPartition:
             self.log_start_offset = data.log_start_offset
             report = True
         if data.error_code != 0:
-            # So that recovery is reported although the watermark is the same.
+            # So that the end of an error is reported although the watermark is the same.
             self.high_watermark = EMPTY_LAG
         return report
 
@@ -69,7 +69,7 @@ class FetchSession:
         epoch: Epoch that the next request must carry.
         uses_topic_ids: Whether its requests name topics by id.
         last_used_ms: Wall milliseconds of the newest request.
-        partitions: What is fetched, in the order in which the next answer is filled.
+        partitions: The partitions, in the order in which the next answer is filled.
     """
 
     __slots__ = ("epoch", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
@@ -82,7 +82,7 @@ class FetchSession:
         self.partitions: dict[PartitionKey, SessionPartition] = {}
 
     def update(self, request: FetchRequest) -> None:
-        """Take changed and new partitions in, and forgotten ones out."""
+        """Add changed and new partitions, and remove forgotten ones."""
         for key, asked in requested_partitions(request, self.uses_topic_ids):
             known = self.partitions.get(key)
             if known is None:
@@ -95,19 +95,19 @@ class FetchSession:
                 self.partitions.pop((topic, partition), None)
 
     def advance(self) -> None:
-        """Expect the next epoch; after the greatest comes 1."""
+        """Expect the next epoch; 1 follows the greatest one."""
         self.epoch = 1 if self.epoch == EPOCH_MAX else self.epoch + 1
 
 
 class FetchPlan:
-    """What one Fetch request is about.
+    """What one Fetch request reads.
 
     Attributes:
         error: Refusal of the whole request, or NONE.
         session: The session, or None.
-        partitions: What to read, in the order in which the answer is filled.
-        incremental: Whether unchanged partitions stay out of the answer.
-        wants_session: Whether a session is to be made with the answer.
+        partitions: The partitions, in the order in which the answer is filled.
+        incremental: Whether the answer leaves out unchanged partitions.
+        wants_session: Whether to make a session with the answer.
     """
 
     __slots__ = ("error", "incremental", "partitions", "session", "wants_session")
@@ -130,7 +130,7 @@ class FetchPlan:
 def requested_partitions(
     request: FetchRequest, uses_topic_ids: bool
 ) -> Iterable[tuple[PartitionKey, FetchPartition]]:
-    """Every partition of a request with its key."""
+    """Yield every partition of a request with its key."""
     for topic in request.topics:
         name = topic.topic_id if uses_topic_ids else topic.topic
         for asked in topic.partitions:
@@ -142,7 +142,7 @@ class FetchSessions:
 
     Args:
         slots: Most sessions (``max.incremental.fetch.session.cache.slots``).
-        eviction_ms: Idle time from which a session may make room
+        eviction_ms: Idle time after which a new session may replace one
             (``min.incremental.fetch.session.eviction.ms``).
         random: Source of session ids.
     """
@@ -160,12 +160,12 @@ class FetchSessions:
         return len(self._sessions)
 
     def partitions(self, session_id: int) -> list[PartitionKey]:
-        """What a session fetches; nothing for one that is not there."""
+        """Return the partitions of a session; none for an unknown one."""
         session = self._sessions.get(session_id)
         return [] if session is None else list(session.partitions)
 
     def plan(self, request: FetchRequest, api_version: int, now_ms: int) -> FetchPlan:
-        """Find out what a request is about, and move its session on (trap 28)."""
+        """Return what a request reads, and advance its session (trap 28)."""
         uses_topic_ids = api_version >= FETCH_TOPIC_ID_MIN_VERSION
         if api_version < SESSION_MIN_VERSION or request.session_epoch in (
             INITIAL_SESSION_EPOCH,
@@ -174,7 +174,7 @@ class FetchSessions:
             if request.session_id != NO_SESSION:
                 self._sessions.pop(request.session_id, None)
             return FetchPlan(
-                # A partition that is named again counts once, as last named.
+                # A partition that is named twice is read once, as last named.
                 list(dict(requested_partitions(request, uses_topic_ids)).items()),
                 wants_session=api_version >= SESSION_MIN_VERSION
                 and request.session_epoch == INITIAL_SESSION_EPOCH,
@@ -199,7 +199,7 @@ class FetchSessions:
     def select(
         self, plan: FetchPlan, answers: list[tuple[PartitionKey, PartitionData]]
     ) -> list[tuple[PartitionKey, PartitionData]]:
-        """What of an incremental answer is to be sent; partitions with data move to the end."""
+        """Return the partitions of an incremental answer; those with data move to the end."""
         session = plan.session
         if session is None:
             return answers
@@ -212,7 +212,7 @@ class FetchSessions:
             if known.must_report(data):
                 selected.append((key, data))
                 if data.records:
-                    # Trap 29: a busy partition must not starve those behind it.
+                    # Trap 29: a busy partition must not starve those after it.
                     del partitions[key]
                     partitions[key] = known
         return selected
@@ -224,10 +224,10 @@ class FetchSessions:
         uses_topic_ids: bool,
         now_ms: int,
     ) -> int:
-        """Make a session for what a full request asked, if there is room.
+        """Make a session for the partitions of a full request, if there is room.
 
         Returns:
-            The session id, or 0 when every slot is in use.
+            The session id, or 0 if every slot is in use.
         """
         if not self._make_room(now_ms):
             return NO_SESSION

@@ -1,6 +1,6 @@
-"""Which node leads which partition, as handlers ask it; and the answer of a broker with one node.
+"""Which node leads which partition: the interface for handlers, and a broker with one node.
 
-A replica is a node that may lead the partition; one that runs is in sync. The bundled broker is one
+A replica is a node that may lead the partition; a running one is in sync. The bundled broker is one
 node and leads everything. ``testing`` has several nodes over one shared log.
 """
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from onceflow.broker_lite.topics import Topic
 
 NODES_MAX = 100
-"""Most nodes of one broker; each has listeners of its own."""
+"""Most nodes of one broker; each has separate listeners."""
 
 NO_LEADER = -1
 
 
 class PlacementError(ValueError):
-    """A move that cannot be done; the text says why."""
+    """A placement that is not possible; the text says why."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Node:
         node_id: Its id.
         rack: Its ``broker.rack``, or None.
         running: Whether it answers.
-        registered: Whether answers name it while it does not run.
+        registered: Whether answers contain it while it does not run.
     """
 
     node_id: int
@@ -55,7 +55,7 @@ class Placement(Protocol):
 
     @property
     def controller_id(self) -> int:
-        """The node that answers name as the controller, -1 when none runs."""
+        """The controller in answers, -1 if no node runs."""
         ...
 
     def replicas(self, topic: str, partition: int) -> tuple[int, ...]:
@@ -63,7 +63,7 @@ class Placement(Protocol):
         ...
 
     def in_sync(self, topic: str, partition: int) -> list[int]:
-        """Replicas that run; the last leader alone when none does."""
+        """Running replicas; only the last leader if none runs."""
         ...
 
     def offline(self, topic: str, partition: int) -> list[int]:
@@ -71,7 +71,7 @@ class Placement(Protocol):
         ...
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node that leads a partition, -1 when none of its replicas runs."""
+        """Return the leader of a partition, -1 if none of its replicas runs."""
         ...
 
     def leads(self, node_id: int, topic: str, partition: int) -> bool:
@@ -79,15 +79,15 @@ class Placement(Protocol):
         ...
 
     def place(self, topic: str, partition: int, replicas: Iterable[int]) -> None:
-        """Choose the replicas of a partition that is about to be made.
+        """Set the replicas of a partition before it is made.
 
         Raises:
-            PlacementError: A node is there twice, or does not exist.
+            PlacementError: A node is named twice, or does not exist.
         """
         ...
 
     def place_some(self, topic: str, partition: int, factor: int) -> None:
-        """Choose a number of replicas by the usual rule.
+        """Choose replicas by the usual rule, before a partition is made.
 
         Raises:
             PlacementError: There are fewer nodes.
@@ -95,10 +95,10 @@ class Placement(Protocol):
         ...
 
     def reassign(self, topic: Topic, partition: int, replicas: Iterable[int], now_ms: int) -> None:
-        """Give a partition other replicas; a leader that is not among them is replaced.
+        """Set other replicas of a partition; a leader that is not one of them is replaced.
 
         Raises:
-            PlacementError: A node is there twice, or does not exist.
+            PlacementError: A node is named twice, or does not exist.
         """
         ...
 
@@ -111,12 +111,12 @@ class Placement(Protocol):
         ...
 
     def move_to_preferred(self, now_ms: int) -> int:
-        """Let every partition be led by its first replica that runs; returns how many moved."""
+        """Let the first running replica of every partition lead it; return how many moved."""
         ...
 
 
 class SingleNode:
-    """The placement of a broker that is one node, which leads everything.
+    """The placement of a broker with one node, which leads everything.
 
     Args:
         node: The node.
@@ -183,10 +183,10 @@ class SingleNode:
 
 
 def check_replicas(replicas: Iterable[int], nodes: Mapping[int, Node]) -> tuple[int, ...]:
-    """Return the replicas if each is a node, and is named once.
+    """Return the replicas if each is a node and is named once.
 
     Raises:
-        PlacementError: They are not.
+        PlacementError: One is unknown or named twice.
     """
     chosen = tuple(replicas)
     unknown = [node_id for node_id in chosen if node_id not in nodes]

@@ -1,9 +1,8 @@
-"""What released Kafka brokers serve, so that a client can be tested against each of them.
+"""Profiles of Kafka's releases, so that a client can be tested with each of them.
 
-With ``onceflow.profile`` the broker serves and announces, of everything that it knows, only what
-that release has: kinds of requests, their versions, and levels of features. It stays the same
-broker otherwise. Releases up to 3.2 are taken with ZooKeeper, later ones with KRaft. The tests
-compare it with what each of these releases answers.
+With ``onceflow.profile`` the broker serves and announces only the requests, versions and features
+that the release has too. Nothing else changes. Releases up to 3.2 are those with ZooKeeper, later
+ones with KRaft. The tests compare the profiles with recorded answers of the releases.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import NamedTuple
 from onceflow.sdk.protocol.releases import RELEASES, ranges_at, versions_at
 
 PROFILES = RELEASES
-"""Releases that can be asked for, oldest first."""
+"""Releases with a profile, oldest first."""
 
 _FEATURES: dict[str, str] = {
     "group.version": "4.0:1",
@@ -27,11 +26,11 @@ _FEATURES: dict[str, str] = {
     "share.version": "4.1:1 4.4:2",
     "streams.version": "4.2:1",
 }
-"""By feature: from which release on which levels are supported."""
+"""By feature: the first release with each range of levels."""
 
 
 class Profile(NamedTuple):
-    """What one release serves.
+    """Requests and features of one release.
 
     Attributes:
         name: The release.
@@ -44,12 +43,12 @@ class Profile(NamedTuple):
     features: dict[str, tuple[int, int]]
 
     def level(self, feature: str, level: int) -> int:
-        """A level of a feature, as far as this release has it."""
+        """Return a level of a feature, limited to what this release has."""
         return min(level, self.features.get(feature, (0, 0))[1])
 
 
 def profile_of(name: str) -> Profile | None:
-    """The profile of a release; None for the empty name, which limits nothing.
+    """Return the profile of a release; None for the empty name, which limits nothing.
 
     Raises:
         KeyError: There is no such profile; the setting's check comes first.

@@ -1,8 +1,8 @@
-"""Answers that have to wait: deferred values, timers, and operations parked until a key is woken.
+"""Answers that wait: deferred values, timers, and operations parked until a key is woken.
 
-Everything here is a plain machine on an injected clock: callers pass ``now_ms`` (wall milliseconds)
-and ask when the next timer is due. It decides *when* something is looked at again; the callers
-decide what is done then. It never sleeps, polls, or reads a clock.
+Callers pass ``now_ms`` (wall milliseconds) and ask when the next timer is due. This module decides
+when an operation runs again; the callers decide what it does. It never sleeps, polls, or reads a
+clock.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Generic, TypeVar, cast
 T = TypeVar("T")
 
 _COMPACT_MIN_CANCELLED = 64
-"""Cancelled timers are swept from the heap when they are this many and more than half of it."""
+"""Cancelled timers are removed from the heap if there are this many, and more than half."""
 
 
 class Deferred(Generic[T]):
     """An answer that comes later; a handler returns it and completes it once.
 
-    The connection that waits for the answer is blocked meanwhile (trap 64). When the peer goes away
-    first, the server calls :meth:`disconnect`, and the owner's ``on_disconnect`` hook runs so that
-    whatever was parked is forgotten (trap 71).
+    The connection handles no other request meanwhile (trap 64). If the peer disconnects first, the
+    server calls :meth:`disconnect`, and ``on_disconnect`` lets the owner forget the parked request
+    (trap 71).
 
     Attributes:
-        completed: True once a value was given or the peer went away.
-        on_disconnect: Called at most once, when the peer goes away before the value was given.
+        completed: True after a value was given or the peer disconnected.
+        on_disconnect: Called at most once, if the peer disconnects before the value was given.
     """
 
     __slots__ = ("_callbacks", "_value", "completed", "on_disconnect")
@@ -44,7 +44,7 @@ class Deferred(Generic[T]):
             value: The answer.
 
         Returns:
-            False when the answer was given before or the peer has gone; then nothing happens.
+            False if the answer was given before or the peer has disconnected; then nothing happens.
         """
         if self.completed:
             return False
@@ -57,18 +57,18 @@ class Deferred(Generic[T]):
         return True
 
     def add_done_callback(self, callback: Callable[[T], object]) -> None:
-        """Call ``callback(value)`` once the answer is there; at once if it already is."""
+        """Call ``callback(value)`` when the answer is given; at once if it is already."""
         if not self.completed:
             if self._callbacks is None:
                 self._callbacks = [callback]
             else:
                 self._callbacks.append(callback)
         elif self._callbacks is None:
-            # `_callbacks` is an empty list after a disconnect: no callback is to run any more.
+            # After a disconnect `_callbacks` is an empty list, as no callback must run any more.
             callback(cast("T", self._value))
 
     def disconnect(self) -> None:
-        """The peer went away: drop the callbacks and run ``on_disconnect``."""
+        """Drop the callbacks and run ``on_disconnect``, because the peer disconnected."""
         if self.completed:
             return
         self.completed = True
@@ -98,7 +98,7 @@ class Timer:
         return self.callback is not None
 
     def cancel(self) -> None:
-        """Do not run; without effect when it ran or was cancelled before."""
+        """Do not run it; without effect if it ran or was cancelled before."""
         if self.callback is not None:
             self.callback = None
             self._owner._note_cancelled()
@@ -109,9 +109,9 @@ class Timers:
 
     Attributes:
         on_earlier: Called when a new timer is due before all others, so that the driver of the
-            timers (one event-loop handle in the server) can move its alarm.
-        ahead_ms: How far the times here are ahead of the system's clock, which was set back: what
-            is removed by its age is removed by that one.
+            timers (one event-loop handle in the server) can set its alarm again.
+        ahead_ms: How far the times here are ahead of the system's clock after that was set back.
+            Retention and expiry use the system's clock.
     """
 
     __slots__ = ("_cancelled", "_heap", "_order", "ahead_ms", "on_earlier")
@@ -163,11 +163,11 @@ class Timers:
         """Delay all timers, after the clock jumped forward."""
         for _, _, timer in self._heap:
             timer.at_ms += duration_ms
-        # In place: `run_due` may be walking this very list. The order stays.
+        # Change the list in place, as `run_due` may iterate over it. The order stays.
         self._heap[:] = [(at_ms + duration_ms, order, each) for at_ms, order, each in self._heap]
 
     def next_deadline_ms(self) -> int | None:
-        """When the next active timer is due, or None when there is none."""
+        """Return when the next active timer is due, or None if there is none."""
         heap = self._heap
         while heap and heap[0][2].callback is None:
             heapq.heappop(heap)
@@ -177,16 +177,16 @@ class Timers:
     def _note_cancelled(self) -> None:
         self._cancelled += 1
         if self._cancelled >= _COMPACT_MIN_CANCELLED and self._cancelled * 2 > len(self._heap):
-            # In place: `run_due` may be walking this very list.
+            # Change the list in place, as `run_due` may iterate over it.
             self._heap[:] = [entry for entry in self._heap if entry[2].callback is not None]
             heapq.heapify(self._heap)
             self._cancelled = 0
 
 
 class ParkedOperation:
-    """Something that waits for one of its keys to be woken, or for its deadline.
+    """An operation that waits for one of its keys to be woken, or for its deadline.
 
-    Made by :meth:`Purgatory.park`; ``cancel`` takes it out without a last look.
+    Made by :meth:`Purgatory.park`; ``cancel`` removes it without running it.
     """
 
     __slots__ = ("_keys", "_on_expire", "_purgatory", "_timer", "_try_complete", "active")
@@ -206,7 +206,7 @@ class ParkedOperation:
         self.active: bool = True
 
     def cancel(self) -> None:
-        """Forget it; without effect when it completed, expired or was cancelled before."""
+        """Remove it; without effect if it completed, expired or was cancelled before."""
         if not self.active:
             return
         self.active = False
@@ -227,12 +227,12 @@ class ParkedOperation:
 class Purgatory:
     """Parked operations by the keys they watch.
 
-    ``wake`` only notes the key; the operations are looked at in :meth:`settle`, which the server
-    calls after every request and timer run. So one request that touches a hundred partitions has
-    each waiting operation looked at once, after all of its effects are visible.
+    ``wake`` only notes the key. :meth:`settle`, which the server calls after every request and
+    timer run, runs the operations. So a request that changes a hundred partitions runs each waiting
+    operation once, after all of its effects are visible.
 
     Attributes:
-        on_wake: Called when something is to be settled that was not before.
+        on_wake: Called when the first operation is woken since the last :meth:`settle`.
     """
 
     __slots__ = ("_timers", "_watchers", "_woken", "on_wake")
@@ -253,14 +253,14 @@ class Purgatory:
         try_complete: Callable[[int], bool],
         on_expire: Callable[[int], None],
     ) -> ParkedOperation:
-        """Wait for one of ``keys`` or for ``deadline_ms``.
+        """Park an operation until one of ``keys`` is woken or ``deadline_ms`` is over.
 
         Args:
-            keys: What to watch.
+            keys: The keys to watch.
             deadline_ms: Wall milliseconds at which ``on_expire(now_ms)`` runs instead.
-            try_complete: ``try_complete(now_ms)`` after a wake; True when it is done. It is not
-                called by this method: look yourself before you park.
-            on_expire: Runs once, at the deadline, when not done before.
+            try_complete: ``try_complete(now_ms)`` runs after a wake; True if it is done. It is not
+                called by this method: check before you park.
+            on_expire: Runs once at the deadline, if it is not done before.
         """
         parked = ParkedOperation(self, tuple(dict.fromkeys(keys)), try_complete, on_expire)
         for key in parked._keys:
@@ -269,11 +269,11 @@ class Purgatory:
         return parked
 
     def watched(self, key: Hashable) -> bool:
-        """True when some operation waits for ``key``."""
+        """Whether some operation waits for ``key``."""
         return key in self._watchers
 
     def wake(self, key: Hashable) -> None:
-        """Have the operations that watch ``key`` looked at in the next :meth:`settle`."""
+        """Let the next :meth:`settle` run the operations that watch ``key``."""
         watchers = self._watchers.get(key)
         if watchers is None:
             return
@@ -284,13 +284,13 @@ class Purgatory:
 
     @property
     def unsettled(self) -> bool:
-        """True when a woken operation waits to be looked at."""
+        """Whether a woken operation has not run yet."""
         return bool(self._woken)
 
     def settle(self, now_ms: int) -> None:
-        """Look at every woken operation, also at those woken meanwhile.
+        """Run every woken operation, also those woken meanwhile.
 
-        An operation that raises is out of the way: call again to look at the others.
+        An operation that raises is removed: call again to run the others.
         """
         woken = self._woken
         while woken:

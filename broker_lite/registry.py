@@ -1,8 +1,8 @@
-"""Which handler serves which request, and in which versions.
+"""The served requests, with their handlers and versions.
 
-A handler declares its request and version range with :func:`handles`; nothing else lists them, so
-the ApiVersions answer cannot promise what is not there. Handlers are imported by their name, at the
-first request of their kind. This module decides nothing about a single request.
+A handler declares its request and version range with :func:`handles`. Nothing else lists them, so
+the ApiVersions answer lists only what exists. Handlers are imported by their name, at the first
+request of their kind.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class HandlerRegistry:
         """Make one.
 
         Args:
-            lazily: What is served, where handlers are imported at the first request of their kind.
+            lazily: The served requests, if handlers are imported at their first request.
         """
         self._by_key: dict[int, Registration] = {}
         self._lazily: Mapping[int, Served] = lazily or {}
@@ -101,10 +101,10 @@ class HandlerRegistry:
         Args:
             request_type: Class of the request.
             versions: Lowest and highest version served; all declared ones by default.
-            advertised_min_version: Lowest version to advertise where that differs (trap 66).
+            advertised_min_version: Lowest version to advertise, if it differs (trap 66).
 
         Raises:
-            ValueError: When the request has a handler already, or a version is not declared.
+            ValueError: The request has a handler already, or a version is not declared.
         """
         declared_min, declared_max = request_type.versions
         min_version, max_version = versions or (declared_min, declared_max)
@@ -130,7 +130,7 @@ class HandlerRegistry:
         return register
 
     def get(self, api_key: int) -> Registration | None:
-        """The registration of a key, or None when it is not served."""
+        """Return the registration of a key, or None if it is not served."""
         found = self._by_key.get(api_key)
         if found is None and api_key in self._lazily:
             load_handlers((self._lazily[api_key].module,))
@@ -138,13 +138,13 @@ class HandlerRegistry:
         return found
 
     def served(self) -> dict[int, Served]:
-        """What ApiVersions tells, by api key; imports nothing."""
+        """Return the content of ApiVersions, by api key; imports nothing."""
         if self._lazily:
             return dict(self._lazily)
         return {each.request_type.api_key: _served(each) for each in self.registrations()}
 
     def limited_to(self, versions: Mapping[int, tuple[int, int]]) -> HandlerRegistry:
-        """The same, of which only certain kinds and versions are served.
+        """Return a registry that serves only certain requests and versions.
 
         Args:
             versions: Lowest and highest version by api key; other kinds are left out.
@@ -185,7 +185,7 @@ def load_handlers(modules: Iterable[str] = HANDLER_MODULES) -> HandlerRegistry:
 
 
 def lazy_handlers() -> HandlerRegistry:
-    """All handlers, each imported at the first request of its kind: a start is to be short."""
+    """Return all handlers, each imported at its first request, so that a start takes less time."""
     from onceflow.broker_lite.served_requests import SERVED
 
     return HandlerRegistry({api_key: Served(*entry) for api_key, entry in SERVED.items()})

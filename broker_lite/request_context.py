@@ -1,7 +1,7 @@
-"""Who asks: what the broker remembers of a connection, and the context of one request.
+"""The state of a connection, and the context of one request.
 
-It decides nothing. The connection fills it in, the handlers of SASL change it, every other handler
-only reads it. How bytes reach the connection is the business of ``net``.
+The connection makes them, the handlers of SASL change them, and every other handler only reads
+them. ``net`` has the sockets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CloseConnection(Exception):
-    """Raised by a handler to close the connection without an answer; the log gets the text."""
+    """Raised by a handler to close the connection without an answer; the text is logged."""
 
 
 class RawToken(NamedTuple):
@@ -27,10 +27,10 @@ class RawToken(NamedTuple):
 
 
 class Authentication(Protocol):
-    """How a listener authenticates its clients, as far as handlers ask.
+    """How a listener authenticates its clients, as far as handlers need it.
 
     Attributes:
-        mechanisms: SASL mechanisms, in the order of the setting; empty where SASL is not spoken.
+        mechanisms: SASL mechanisms, in the order of the setting; empty without SASL.
     """
 
     mechanisms: tuple[str, ...]
@@ -42,19 +42,19 @@ class Authentication(Protocol):
     def session_lifetime_ms(
         self, mechanism: str, expires_ms: int | None, now_ms: int
     ) -> int | None:
-        """Return how long an authentication holds, None for without an end (KIP-368)."""
+        """Return the lifetime of an authentication; None for no limit (KIP-368)."""
         ...
 
 
 @dataclass(slots=True)
 class SaslProgress:
-    """How far a connection's authentication by SASL is.
+    """State of a connection's authentication by SASL.
 
     Attributes:
-        exchange: The exchange that goes on, None outside of one.
-        mechanism: Mechanism of the exchange, or of the last one that was completed.
-        is_mechanism_changed: True when a client wants to authenticate again by another mechanism.
-        user: Who the client was shown to be; None before.
+        exchange: The current exchange, or None.
+        mechanism: Mechanism of the current exchange, or of the last completed one.
+        is_mechanism_changed: Whether a client began to authenticate again by another mechanism.
+        user: The authenticated user; None before.
         began_again_ms: When the client last began to authenticate again.
     """
 
@@ -66,7 +66,7 @@ class SaslProgress:
 
 
 class ConnectionState:
-    """What the broker remembers of one connection.
+    """State of one connection.
 
     Attributes:
         client_id: The client id of the last request, possibly None.
@@ -76,13 +76,13 @@ class ConnectionState:
         local_address: Host and port that the peer reached.
         listener: Name of the listener that took the connection.
         node_id: The node that it belongs to.
-        principal: Who speaks, ``User:ANONYMOUS`` without authentication.
+        principal: The client's principal, ``User:ANONYMOUS`` without authentication.
         security: How the listener authenticates its clients; None for a connection without one.
-        sasl: What is known of the connection's authentication by SASL.
+        sasl: State of the authentication by SASL.
         must_authenticate: True while only ApiVersions and the SASL requests are allowed.
         raw_tokens: True while frames are tokens without Kafka's headers (SaslHandshake 0).
-        session_expires_ms: From when on only an authentication is allowed; None for never.
-        failed: True when the connection is to be closed after what was answered.
+        session_expires_ms: Time from which only an authentication is allowed; None for never.
+        failed: Whether to close the connection after the present answer.
     """
 
     __slots__ = (
@@ -130,16 +130,16 @@ class ConnectionState:
 
 
 class RequestContext(NamedTuple):
-    """Who asked, and in which version.
+    """Client and version of one request.
 
     Attributes:
         api_version: Version of the request, which is the version of the answer.
         client_id: The client id of the request, possibly None.
         connection_id: Unique in this process.
         client_host: Address of the peer, in Kafka's form with a leading slash.
-        principal: Who speaks.
+        principal: The client's principal.
         listener: Name of the listener that took the connection.
-        connection: What is remembered of the connection.
+        connection: State of the connection.
     """
 
     api_version: int

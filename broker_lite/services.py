@@ -1,7 +1,7 @@
-"""What a handler may use of the broker.
+"""The broker's interface for handlers and guards.
 
-Handlers and guards are written against :class:`Services` and know nothing of the
-broker that offers it: not how it is opened and closed, nor sockets, nor which handler serves what.
+Handlers and guards use only :class:`Services`. So they do not depend on how the broker is opened
+and closed, on its sockets, or on its registry.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Served(NamedTuple):
-    """What is known of a served request before its handler is imported.
+    """A served request, before its handler is imported.
 
     Attributes:
         module: Module of ``onceflow.broker_lite.handlers``.
@@ -43,7 +43,7 @@ class Served(NamedTuple):
 
 
 class Services(Protocol):
-    """The broker as handlers see it; they call methods of these parts and replace none."""
+    """The parts of the broker that handlers use; they replace none of them."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -62,7 +62,7 @@ class Services(Protocol):
 
     @property
     def profile(self) -> Profile | None:
-        """The release of Kafka that the broker answers like; None for everything it knows."""
+        """The release of Kafka whose requests the broker serves; None for all."""
         ...
 
     @property
@@ -82,7 +82,7 @@ class Services(Protocol):
 
     @property
     def placement(self) -> Placement:
-        """The nodes, and what each of them leads."""
+        """The nodes, and the partitions that each of them leads."""
         ...
 
     @property
@@ -102,7 +102,7 @@ class Services(Protocol):
 
     @property
     def authorizer(self) -> Authorizer | None:
-        """Who decides what clients may do; None lets everybody do everything."""
+        """Decides what clients may do; None allows everything."""
         ...
 
     @property
@@ -112,40 +112,40 @@ class Services(Protocol):
 
     @property
     def quotas(self) -> QuotaEnforcement:
-        """Quotas of clients, and what each client has used of them."""
+        """Quotas of clients, and each client's use of them."""
         ...
 
     @property
     def purgatory(self) -> Purgatory:
-        """Everything that waits for something."""
+        """Parked operations."""
         ...
 
     @property
     def timers(self) -> Timers:
-        """Everything that happens later."""
+        """Timers of the broker."""
         ...
 
     @property
     def listeners(self) -> Mapping[tuple[int, str], Listener]:
-        """What is listened on, by node id and name of the listener."""
+        """The bound listeners, by node id and name of the listener."""
         ...
 
     @property
     def unsent_bytes(self) -> int:
-        """Answers in memory that their peers have yet to take."""
+        """Bytes of answers that their peers have not read yet."""
         ...
 
     def served(self) -> Mapping[int, Served]:
-        """Return what ApiVersions tells, by api key."""
+        """Return the content of ApiVersions, by api key."""
         ...
 
     def advertised(self, context: RequestContext, node_id: int | None = None) -> tuple[str, int]:
         """Return host and port of a node for an answer; never a wildcard address (trap 67).
 
-        They are those of the listener that the peer came in on (KIP-103).
+        They are those of the listener that the peer uses (KIP-103).
 
         Args:
-            context: Who asks.
-            node_id: About which node, by default the one that was asked.
+            context: Context of the request.
+            node_id: The node, by default the one that got the request.
         """
         ...

@@ -1,7 +1,6 @@
-"""Work that takes long, done in slices between which the broker serves others.
+"""Runs long work in slices, between which the broker serves other requests.
 
-It decides how much is done at once, and that an answer comes whatever happens. What a step does,
-and what holds between two of them, is up to the steps.
+It decides how much is done at once, and makes sure that there is an answer even if a step fails.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ logger: logging.Logger = logging.getLogger("onceflow.broker_lite.slices")
 T = TypeVar("T")
 
 SLICE_STEPS = 100
-"""Steps done at once. One is a folder of a partition with its files: 0.1 ms and more."""
+"""Steps of one slice. A step is the folder of a partition with its files: 0.1 ms and more."""
 
 SEGMENT_STEPS = 20
-"""The same where a step sets the files of a segment aside: 0.25 ms, more where the disk is busy. A
-slice stays well below the 20 ms for which a client may hear nothing."""
+"""Steps of one slice, if a step renames the files of a segment: 0.25 ms, more if the disk is busy.
+A slice takes much less than 20 ms, the longest time without answers to other clients."""
 
 PAUSE_MS = 1
-"""Time between two slices; without it they would all run in one round of timers."""
+"""Time between two slices; without it all would run in one round of timers."""
 
 
 def finished(work: Generator[None, None, T]) -> T:
-    """Do all steps at once; returns their result."""
+    """Do all steps at once; return their result."""
     while True:
         try:
             next(work)
@@ -44,17 +43,17 @@ def in_slices(
     now_ms: int,
     steps: int = SLICE_STEPS,
 ) -> T | Deferred[T]:
-    """Do steps until there are none, with pauses; goes on when the asker is gone.
+    """Do all steps with pauses in between, also if the client disconnects meanwhile.
 
     Args:
         timers: The broker's timers.
-        work: The steps; what they return is the answer.
+        work: The steps; their result is the answer.
         failed: Makes the answer when a step raises an unexpected exception.
         now_ms: Wall milliseconds.
         steps: Steps of one slice.
 
     Returns:
-        The answer, or what it will be given to if the first slice did not finish the work.
+        The answer; a deferred one if the first slice does not finish the work.
     """
     deferred: Deferred[T] = Deferred()
 
@@ -64,7 +63,7 @@ def in_slices(
                 next(work)
         except StopIteration as done:
             deferred.complete(done.value)
-        except Exception:  # A timer has no caller that could answer.
+        except Exception:  # A timer has no caller that could handle it.
             logger.exception("work in slices failed")
             deferred.complete(failed())
         else:

@@ -1,7 +1,7 @@
 """The topics of the broker: names, ids, partitions, settings; creation, growth and deletion.
 
-It decides which names are allowed and keeps the two indexes (name and id) in step with the logs.
-It does not decide who may create a topic or when: that is the handlers' part.
+It decides which names are allowed and keeps the two indexes (name and id) consistent with the logs.
+The handlers decide who may create a topic and when.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TRANSACTION_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_TOPIC})
 
 PRODUCER_ID_BLOCK_FILE = "producer-id-block"
-"""Small file in the log root, beside the internal topics: which producer ids were given out."""
+"""Small file in the log root with the producer ids that were given out."""
 
 _RESERVED_IDS = (ZERO_UUID, uuid.UUID(int=1))
 
@@ -62,12 +62,12 @@ class Topic:
 
     Attributes:
         name: Its name.
-        topic_id: Unique also over deletion and new creation of the same name (trap 32).
+        topic_id: Its id; a topic that is created again has another one (trap 32).
         partitions: Logs by partition number.
-        overrides: Settings made for this topic, text by name.
+        overrides: Settings of this topic, text by name.
         config: Settings in force.
         internal: True for the coordinators' topics.
-        deleted: True once it was deleted; code that still holds the object must drop it.
+        deleted: Whether it was deleted; code that still holds the object must drop it.
     """
 
     __slots__ = ("config", "deleted", "internal", "name", "overrides", "partitions", "topic_id")
@@ -107,8 +107,8 @@ class TopicRegistry:
     """All topics, by name and by id.
 
     Attributes:
-        changes: Rises whenever a topic comes, grows or goes.
-        on_deleted: Called with each deleted topic and the time, after its logs are gone.
+        changes: Rises whenever a topic is created, grows or is deleted.
+        on_deleted: Called with each deleted topic and the time, after its logs were removed.
     """
 
     __slots__ = (
@@ -150,7 +150,7 @@ class TopicRegistry:
             for index in range(count):
                 log = log_manager.partition(name, index)
                 if log is None:
-                    # No crash leaves this: somebody removed the folder.
+                    # A crash does not cause this: the folder was removed by hand.
                     logger.error("partition %s-%d has no folder and begins empty", name, index)
                     log = log_manager.create_partition(
                         name, topic_id, index, topic.config, now_ms=now_ms
@@ -165,19 +165,19 @@ class TopicRegistry:
         return iter(list(self._by_name.values()))
 
     def get(self, name: str) -> Topic | None:
-        """The topic of that name, or None."""
+        """Return the topic of that name, or None."""
         return self._by_name.get(name)
 
     def get_by_id(self, topic_id: uuid.UUID) -> Topic | None:
-        """The topic with that id, or None."""
+        """Return the topic with that id, or None."""
         return self._by_id.get(topic_id)
 
     def in_making(self, name: str) -> bool:
-        """Whether a topic of that name is being created or deleted, and that is not done yet."""
+        """Whether a topic of that name is being created or deleted."""
         return name in self._in_making or name in self._going
 
     def partition(self, name: str, index: int) -> PartitionLog | None:
-        """The log of a partition, or None."""
+        """Return the log of a partition, or None."""
         topic = self._by_name.get(name)
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
@@ -225,8 +225,8 @@ class TopicRegistry:
     ) -> Generator[None, None, Topic]:
         """Create a topic, in steps of one partition; the settings have been checked.
 
-        Look-ups find the topic after the last step; its name is taken from the first one on. When
-        the process dies before, or the steps are given up, the next start has the whole topic.
+        The topic is visible after the last step; its name is taken from the first step on. If the
+        process dies before, or the caller stops, the next start has the whole topic.
 
         Args:
             name: Name of the topic.
@@ -251,7 +251,7 @@ class TopicRegistry:
                 partitions.append(log)
                 yield
         except Exception as error:
-            # What was made of it must not come back as a topic at the next start.
+            # The next start must not take the partitions that were made for a topic.
             with contextlib.suppress(OSError):
                 self._log_manager.delete_topic(name, now_ms)
             if isinstance(error, OSError):
@@ -259,14 +259,14 @@ class TopicRegistry:
             raise
         finally:
             self._in_making.discard(name)
-        # The broker's settings may be others by now.
+        # The broker's settings may have changed meanwhile.
         config = log_config(overrides, self._config)
         topic = Topic(name, topic_id, partitions, dict(overrides), config)
         self._add(topic)
         return topic
 
     def ensure_internal(self, name: str, now_ms: int) -> Topic:
-        """The coordinators' topic of that name, created when it is not there."""
+        """Return the coordinators' topic of that name; create it if it does not exist."""
         topic = self._by_name.get(name)
         if topic is not None:
             return topic
@@ -284,7 +284,7 @@ class TopicRegistry:
         return self.create(name, count, overrides, now_ms)
 
     def check_growth(self, topic: Topic, total: int) -> None:
-        """Refuse a number of partitions that is not more than there are.
+        """Refuse a number of partitions that is not greater than the present one.
 
         Raises:
             TopicError: INVALID_PARTITIONS.
@@ -303,18 +303,18 @@ class TopicRegistry:
         finished(self.growing(topic, total, now_ms))
 
     def growing(self, topic: Topic, total: int, now_ms: int) -> Generator[None, None, None]:
-        """Let a topic grow, in steps of one partition; all new ones are seen after the last step.
+        """Let a topic grow, in steps of one partition; new ones are visible after the last step.
 
-        When the process dies before, or the steps are given up, the next start has all of them.
+        If the process dies before, or the caller stops, the next start has all of them.
 
         Args:
             topic: The topic.
-            total: How many partitions it is to have.
+            total: The new number of partitions.
             now_ms: Wall milliseconds.
 
         Raises:
-            TopicError: INVALID_PARTITIONS when it would not grow, REASSIGNMENT_IN_PROGRESS while it
-                does already, UNKNOWN_TOPIC_OR_PARTITION when it was deleted meanwhile.
+            TopicError: INVALID_PARTITIONS if it would not grow, REASSIGNMENT_IN_PROGRESS while it
+                grows already, UNKNOWN_TOPIC_OR_PARTITION if it was deleted meanwhile.
         """
         self.check_growth(topic, total)
         name, manager = topic.name, self._log_manager
@@ -344,7 +344,7 @@ class TopicRegistry:
         self._take_in(topic, total)
 
     def _take_in(self, topic: Topic, total: int) -> None:
-        """Show the new partitions of a topic, as far as they were made."""
+        """Make the new partitions of a topic visible, as far as they were made."""
         self._growing.discard(topic.name)
         if topic.deleted:
             return
@@ -357,7 +357,7 @@ class TopicRegistry:
             self._watch(topic, index, log)
 
     def set_overrides(self, topic: Topic, overrides: Mapping[str, str]) -> None:
-        """Replace the settings made for a topic; they are in force at once."""
+        """Replace the settings of a topic; they are in force at once."""
         try:
             self._log_manager.set_topic_overrides(topic.name, dict(overrides))
         except OSError as error:
@@ -379,16 +379,16 @@ class TopicRegistry:
     def deleting(self, topic: Topic, now_ms: int) -> Generator[None, None, None]:
         """Delete a topic with its logs, in steps of one partition.
 
-        Look-ups do not find it from the first step on. Its name is free after the last step, which
-        also wakes requests that wait for its partitions. When the process dies meanwhile, the next
-        start has the whole topic or nothing of it.
+        From the first step on the topic is not visible. Its name is free after the last step, which
+        also wakes requests that wait for its partitions. If the process dies meanwhile, the next
+        start has the whole topic or none of it.
 
         Args:
             topic: The topic.
             now_ms: Wall milliseconds.
 
         Raises:
-            TopicError: KAFKA_STORAGE_ERROR; the topic is gone, files of it may be left.
+            TopicError: KAFKA_STORAGE_ERROR; the topic is deleted, but some files may remain.
         """
         self.changes += 1
         del self._by_name[topic.name]
@@ -406,7 +406,7 @@ class TopicRegistry:
         self._tell_gone(topic, now_ms)
 
     def _tell_gone(self, topic: Topic, now_ms: int) -> None:
-        """Free the name, and call those who wait for the topic or keep something about it."""
+        """Free the name, wake requests that wait for the topic, and call `on_deleted`."""
         self._going.discard(topic.name)
         for index in range(len(topic.partitions)):
             self._purgatory.wake((topic.topic_id, index))

@@ -1,9 +1,9 @@
 """The command ``onceflow broker``: reads the command line, runs the daemon, sets the exit code.
 
-Decides which addresses may be listened on without authentication and what each failure's exit code
-is: 0 after a stop by signal, 1 when the broker cannot start, 2 for a wrong command line, 3 when the
-disk refused a flush. The options for tests need an ``Opener`` that the program passes as the
-command's ``obj``: nothing here imports ``testing``.
+It decides which addresses may be used without authentication. The exit code is 0 after a stop by
+signal, 1 if the broker cannot start, 2 for a wrong command line, and 3 after a failed flush. The
+options for tests need an ``Opener`` that the program passes as the command's ``obj``, so that this
+module does not import ``testing``.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def broker(
     allow_insecure_network: bool,
     log_level: str,
 ) -> None:
-    """Run the bundled Kafka broker until it is told to stop (SIGTERM or Ctrl-C)."""
+    """Run the bundled Kafka broker until SIGTERM or Ctrl-C."""
     root = logging.getLogger()
     if not root.handlers:  # a program that runs this in its process has its own
         _log(log_level, as_json)
@@ -198,7 +198,7 @@ def broker(
             values["onceflow.allow.insecure.network"] = True
         config = _read_config(values, variables)
         if config.listeners and listen is not None:
-            raise ConfigError("--listen", listen, "leave it out where listeners is set")
+            raise ConfigError("--listen", listen, "leave it out, because listeners is set")
         host, port = parse_address("--listen", listen or DEFAULT_LISTEN)
         listeners = read_listeners(config, host, port)
         check_openness(listeners, allowed=config.onceflow_allow_insecure_network)
@@ -246,11 +246,11 @@ def _log(level: str, as_json: bool) -> None:
 
 
 class Given(NamedTuple):
-    """Settings from everywhere.
+    """Settings from file, environment and command line.
 
     Attributes:
-        settings: What they come to.
-        variables: The variable that each property came from, where one did.
+        settings: The settings.
+        variables: The environment variable of each property that came from one.
     """
 
     settings: KafkaSettings
@@ -276,7 +276,7 @@ def _read_settings(
     except ConfigError as error:
         raise _as_given(error, variables) from None
     if settings.passed_over:
-        logger.warning("without effect here: %s", ", ".join(settings.passed_over))
+        logger.warning("these settings have no effect: %s", ", ".join(settings.passed_over))
     own = _read_properties(entries)
     for name in own:
         variables.pop(name, None)
@@ -296,7 +296,7 @@ def _read_config(values: Mapping[str, object], variables: Mapping[str, str]) -> 
 
 
 def _as_given(error: ConfigError, variables: Mapping[str, str]) -> ConfigError:
-    """Name the variable in an error about the property that it set."""
+    """Add the environment variable to an error about a property that it set."""
     variable = variables.get(error.field)
     if variable is None:
         return error
@@ -304,7 +304,7 @@ def _as_given(error: ConfigError, variables: Mapping[str, str]) -> ConfigError:
 
 
 def _reason(error: KafkaError | OSError, listeners: Sequence[Listener]) -> str:
-    """Why the broker does not start, and what to do."""
+    """Return why the broker does not start, and what to do."""
     if not isinstance(error, OSError):
         return str(error)
     listen = ", ".join(shown(listener) for listener in listeners)

@@ -1,7 +1,7 @@
 """The console beside the daemon: ``onceflow console`` as a child process, which ends with it.
 
-A process of its own keeps what the pages ask away from the broker's loop. It connects without TLS
-and authentication, so a listener without them must be there.
+It is a separate process, so that its work does not delay the broker's loop. It connects without TLS
+and authentication, so it needs a listener without them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def plain_listener(listeners: Sequence[Listener]) -> Listener:
         listeners: Those of the broker.
 
     Raises:
-        ConfigError: None is without TLS and authentication.
+        ConfigError: There is none without TLS and authentication.
     """
     for listener in listeners:
         if listener.protocol is SecurityProtocol.PLAINTEXT:
@@ -47,12 +47,12 @@ def plain_listener(listeners: Sequence[Listener]) -> Listener:
 async def beside(
     port: int | None, listener: Listener | None, addresses: str
 ) -> AsyncIterator[None]:
-    """Run the console as long as the block runs.
+    """Run the console during the ``async with`` block.
 
     Args:
-        port: Port of its pages on loopback, 0 for any free one; None for no console.
-        listener: What it connects to.
-        addresses: Where the broker listens, with the ports that it got.
+        port: Port of its pages on the loopback address, 0 for any free one; None for no console.
+        listener: The listener that it connects to.
+        addresses: Addresses of the broker, with their ports.
     """
     if port is None or listener is None:
         yield
@@ -62,7 +62,7 @@ async def beside(
         *(sys.executable, "-m", "onceflow", "console", "--port", str(port)),
         *("--bootstrap", bound_address(listener, addresses), "--until-stdin-ends"),
         env=variables,
-        stdin=asyncio.subprocess.PIPE,  # It ends however this process does.
+        stdin=asyncio.subprocess.PIPE,  # The child ends when this pipe closes.
     )
     try:
         yield
@@ -80,8 +80,8 @@ def bound_address(listener: Listener, addresses: str) -> str:
     """Return ``HOST:PORT`` under which this machine reaches a listener.
 
     Args:
-        listener: Which one; its own port may be 0.
-        addresses: Where the broker listens: ``NAME://HOST:PORT`` of several, or ``HOST:PORT``.
+        listener: The listener, whose configured port may be 0.
+        addresses: Addresses of the broker: ``NAME://HOST:PORT`` of several, or ``HOST:PORT``.
     """
     bound = addresses.split(",")
     found = next((each for each in bound if each.startswith(f"{listener.name}://")), bound[0])

@@ -1,4 +1,4 @@
-"""The daemon: opens the broker, says that it is ready, and runs until a signal says stop.
+"""The daemon: opens the broker, prints that it is ready, and runs until a signal.
 
 It decides how the process is set up and prints the line that says the broker is ready. The caller
 may pass the function that opens the broker: ``testing`` opens brokers with several nodes, a control
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 EXIT_DISK_FAILED = 3
 
 GC_THRESHOLD = 50_000
-"""New container objects before the youngest generation is collected. A request makes dozens and
-frees them by reference count, so that the usual 700 only costs time."""
+"""New container objects before a collection of the youngest generation. A request makes dozens and
+frees them by reference count, so that more collections would only take time."""
 
 MALLOC_SETTINGS = ((-3, 8 << 20), (-1, 32 << 20), (-2, 4 << 20))
 """Options of glibc's ``mallopt``: blocks from 8 MiB on are mapped singly, up to 32 MiB of free
-memory are kept, 4 MiB are taken at a time. Requests and unpacked batches of a megabyte are then
-made from memory that the process has, and the kernel need not clear pages for each: a third less
-processor time with large batches, measured with 1 KB records."""
+memory are kept, and memory grows by 4 MiB. Then requests and unpacked batches of a megabyte use
+memory that the process has already, and the kernel need not clear pages for each. With large
+batches of 1 KB records this saved a third of the processor time."""
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonOptions:
-    """What the command line says beside the broker's settings.
+    """Options of the command line beside the broker's settings.
 
     Attributes:
         data: Folder for the data; None keeps everything in memory.
         nodes: How many nodes.
         control: Port for the control endpoint, None for no endpoint.
-        journal_file: File for what goes over the connections, or None.
-        ready_messages: Lines to print once the broker is ready, after its own.
+        journal_file: File for the bytes of all connections, or None.
+        ready_messages: Lines to print after the line that says that the broker is ready.
         console: Port for the console's pages, None for no console.
-        as_json: Whether the line that says so is JSON.
+        as_json: Whether this line is JSON.
         metrics_port: Port for Prometheus' page, None for no page.
         metrics_host: Address of that port.
         telemetry: Whether metrics are exported through OpenTelemetry.
@@ -72,26 +72,26 @@ class DaemonOptions:
 
     @property
     def for_tests(self) -> bool:
-        """Whether something is asked for that only tests need."""
+        """Whether an option is set that only tests need."""
         return self.nodes > 1 or self.control is not None or self.journal_file is not None
 
 
 def shown(listener: Listener) -> str:
-    """``HOST:PORT`` of a listener."""
+    """Return ``HOST:PORT`` of a listener."""
     return str(listener).partition("://")[2]
 
 
 class OpenBroker(Protocol):
-    """A broker that answers."""
+    """A broker that is open."""
 
     @property
     def serving(self) -> Serving | None:
-        """What metrics are taken of; None where none are."""
+        """The source of metrics; None without metrics."""
         ...
 
     @property
     def addresses(self) -> str:
-        """Where it listens, for the line that says so."""
+        """Its addresses, for the ready line."""
         ...
 
     @property
@@ -101,20 +101,20 @@ class OpenBroker(Protocol):
 
     @property
     def remarks(self) -> Sequence[str]:
-        """Further lines to print once it is ready."""
+        """Further lines to print when it is ready."""
         ...
 
     @property
     def failure(self) -> OSError | None:
-        """Why the disk failed; None while all is well."""
+        """Why the disk failed, or None."""
         ...
 
     def when_disk_failed(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` on the running loop once the disk failed."""
+        """Call ``callback`` on the running loop when the disk has failed."""
         ...
 
     async def stop(self) -> None:
-        """Stop in order."""
+        """Stop cleanly."""
         ...
 
 
@@ -125,7 +125,7 @@ Opener: TypeAlias = Callable[
 
 
 class PlainBroker:
-    """The broker of a daemon that is not for tests.
+    """The broker of a daemon without options for tests.
 
     Args:
         serving: The broker.
@@ -185,18 +185,18 @@ async def serve(
     config: BrokerConfig,
     opener: Opener = PlainBroker.open,
 ) -> None:
-    """Run until a signal says stop.
+    """Run until a signal.
 
     Args:
-        options: What the command line says.
+        options: Options of the command line.
         listeners: Where to listen.
         config: Settings.
         opener: Opens the broker.
 
     Raises:
-        OSError: An address or the data folder cannot be had.
-        KafkaError: The settings or the folder do not fit.
-        SystemExit: The disk failed meanwhile.
+        OSError: An address or the data folder cannot be used.
+        KafkaError: The settings or the folder cannot be used.
+        SystemExit: The disk failed.
     """
     _keep_freed_memory()
     _allow_open_files()
@@ -267,13 +267,13 @@ def _stop_on_signals() -> asyncio.Event:
 
 
 def _settle_memory() -> None:
-    """What is there now stays: the collector need not look at it, now or ever."""
+    """Exclude all present objects, which stay, from garbage collection."""
     gc.freeze()
     gc.enable()
 
 
 def _allow_open_files() -> None:
-    """Take what the system allows: each connection and each log in use is an open file."""
+    """Raise the limit of open files to the hard limit: connections and logs need many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(ValueError, OSError):
@@ -281,7 +281,7 @@ def _allow_open_files() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Tell the C library to reuse memory of the size of requests; without effect elsewhere."""
+    """Let glibc keep and reuse memory of the size of requests."""
     try:
         import ctypes
 
@@ -289,4 +289,4 @@ def _keep_freed_memory() -> None:
         for option, value in MALLOC_SETTINGS:
             mallopt(option, value)
     except (ImportError, OSError, AttributeError):
-        return  # Another C library; only speed is lost.
+        return  # Another C library: the broker works without this, only slower.

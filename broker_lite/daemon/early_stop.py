@@ -1,8 +1,8 @@
 """Remembers SIGTERM and SIGINT received during start-up, until the daemon can stop.
 
-A fresh process ends without a word by SIGTERM, with status 143. From :func:`watch` on, which is
-called before anything large is imported, until the daemon has its own handlers, a first signal is
-only noted; a second one ends the process as it always did.
+By default SIGTERM ends a process at once, with status 143. :func:`watch` is called before anything
+large is imported. From then until the daemon has its own handlers, the first signal is only noted;
+a second one ends the process.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _noted: list[int] = []
 
 
 def watch() -> None:
-    """Note signals from now on. For a process that does nothing but run the daemon."""
+    """Note signals from now on; only for a process whose only task is the daemon."""
     for number in SIGNALS:
         signal.signal(number, _note)
 
@@ -28,5 +28,5 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 def asked() -> bool:
-    """Whether a signal came meanwhile."""
+    """Whether a signal was noted."""
     return bool(_noted)

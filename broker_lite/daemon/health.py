@@ -1,8 +1,8 @@
-"""Asks a broker whether it answers: ``python -m onceflow.broker_lite.daemon.health [HOST:PORT]``.
+"""Checks whether a broker answers: ``python -m onceflow.broker_lite.daemon.health [HOST:PORT]``.
 
-For health checks of containers: one ApiVersions request on a new connection. Without an
-address it takes the first listener of ``KAFKA_LISTENERS`` that is not a controller's. The exit code
-is 0 for an answer, also if that asks for a client certificate, which this check does not have.
+It is for health checks of containers: it sends one ApiVersions request on a new connection. Without
+an address it uses the first listener of ``KAFKA_LISTENERS`` that is not a controller's. The exit
+code is 0 for any answer, also if the broker requires a client certificate, which this check lacks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onceflow.sdk.model.special_values import API_VERSIONS_KEY
 TIMEOUT_SECONDS = 5.0
 DEFAULT = "PLAINTEXT://127.0.0.1:9092"
 ASKS_FOR_A_CERTIFICATE = ("ALERT_CERTIFICATE_REQUIRED", "ALERT_HANDSHAKE_FAILURE")
-"""Endings of OpenSSL's reasons when the broker asks for a certificate (TLS 1.3 and 1.2)."""
+"""Ends of OpenSSL's reasons if the broker requires a certificate (TLS 1.3 and 1.2)."""
 
 LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
 CORRELATION_ID = 1
@@ -80,7 +80,7 @@ def main() -> int:
 
 
 def _first_listener() -> str:
-    """The first listener that the environment names and that this broker serves."""
+    """Return the first listener in the environment that this broker serves."""
     controllers = os.environ.get("KAFKA_CONTROLLER_LISTENER_NAMES", "").upper().split(",")
     left_out = {name.strip() for name in controllers}
     for entry in os.environ.get("KAFKA_LISTENERS", DEFAULT).split(","):

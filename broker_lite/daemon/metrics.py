@@ -1,7 +1,7 @@
-"""The metrics of a broker: the table of all, and what serves them to Prometheus and OpenTelemetry.
+"""The metrics of a broker: their table, and the export to Prometheus and OpenTelemetry.
 
-Somebody who asks does so in a thread of its own; what the table is read from is taken on the
-broker's loop at once, so that nothing in it changes meanwhile.
+A scrape runs in a separate thread. It gets all values in one call on the broker's loop, so that
+they are from the same moment.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class PartitionMeasured(NamedTuple):
     Attributes:
         size_bytes: Its log on the disk.
         log_start_offset: First readable offset.
-        last_stable_offset: End of what readers of committed records see.
-        high_watermark: End of what all readers see.
+        last_stable_offset: End of the log for read_committed consumers.
+        high_watermark: End of the log for read_uncommitted consumers.
     """
 
     size_bytes: int
@@ -46,14 +46,14 @@ class PartitionMeasured(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What the metrics are read from.
+    """The values of the metrics at one moment.
 
     Attributes:
         connections: Open connections.
         requests: Requests that were handled, by name.
         received_bytes: Bytes of requests.
         answered_bytes: Bytes of answers.
-        unsent_bytes: Answers that their peers have yet to take.
+        unsent_bytes: Bytes of answers that their peers have not read yet.
         parked: Requests that wait for records, members or time.
         partitions: By topic and partition number as text.
         groups: Groups by state.
@@ -76,7 +76,7 @@ class Measured(NamedTuple):
 
 
 def measure(serving: Serving) -> Measured:
-    """Take what the metrics are read from; only on the broker's loop.
+    """Read the values of the metrics; only on the broker's loop.
 
     Args:
         serving: The broker.
@@ -247,20 +247,20 @@ METRICS: Final[tuple[Metric[Measured], ...]] = (
 async def served(
     serving: Serving | None, port: int | None, host: str, telemetry: bool
 ) -> AsyncIterator[str | None]:
-    """Serve the metrics as long as the block runs.
+    """Serve the metrics during the ``async with`` block.
 
     Args:
-        serving: The broker; None where there is nothing to measure.
+        serving: The broker; None if there is nothing to measure.
         port: Port of ``/metrics``; 0 takes a free one, None none.
         host: Address of that port.
         telemetry: Whether to export through OpenTelemetry too.
 
     Yields:
-        Where ``/metrics`` is; None without a port.
+        The address of ``/metrics``; None without a port.
 
     Raises:
         ConfigError: A library is not installed.
-        OSError: The port cannot be had.
+        OSError: The port cannot be used.
     """
     if serving is None or (port is None and not telemetry):
         yield None
@@ -280,7 +280,7 @@ async def served(
     try:
         yield None if server is None else server.address
     finally:
-        # In a thread: the last answers still ask this loop.
+        # In a thread, because the last scrapes still need this loop.
         if server is not None:
             await asyncio.to_thread(server.close)
         if end is not None:

@@ -1,7 +1,7 @@
 """Limits the rate of repeated log messages: a full disk fails each request, for hours.
 
-It decides which log records are left out, and tells how many those were. Every place in the code
-that logs has its own allowance, so that one failure does not hide another.
+It drops repeated log records, and later logs how many. Every log call in the code has its own
+limit, so that one failure does not hide another.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import time
 from collections.abc import Callable
 
 WINDOW_S = 10.0
-"""Time for which an allowance is given, in seconds."""
+"""Length of a window, in seconds."""
 
 ALLOWED = 10
-"""Messages of one place in a window."""
+"""Most messages of one log call in a window."""
 
 
 class _Place:
-    """What one place in the code said lately."""
+    """Counts of one log call."""
 
     __slots__ = ("began_s", "left_out", "passed")
 
@@ -29,13 +29,13 @@ class _Place:
 
 
 class RepeatedMessages(logging.Filter):
-    """Lets so many records of one place through in a window of time, and counts the others.
+    """Passes a limited number of records of one log call in each window, and counts the others.
 
-    The first record of that place in a later window carries the count. Only warnings and errors
-    are limited: a log level below them asks for everything.
+    The call's first record in a later window carries the count. Only warnings and errors
+    are limited.
 
     Args:
-        clock_s: Seconds of a clock that is never set back.
+        clock_s: A clock in seconds that is never set back.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -44,7 +44,7 @@ class RepeatedMessages(logging.Filter):
         self._places: dict[tuple[str, int], _Place] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a record is to be written; called by ``logging``."""
+        """Whether to write a record; called by ``logging``."""
         if record.levelno < logging.WARNING:
             return True
         place = self._places.setdefault((record.pathname, record.lineno), _Place())

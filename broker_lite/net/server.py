@@ -1,7 +1,7 @@
-"""The listeners, and the one alarm that drives all timers.
+"""The server: listeners, connections, and the alarm that runs all timers.
 
-It decides how many connections there may be and how long one may be idle. What one connection does
-is in ``connection``; the clock comes from outside.
+It decides how many connections there may be and how long one may be idle. ``connection`` handles
+one connection. The caller passes the clock.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ logger: logging.Logger = logging.getLogger("onceflow.broker_lite.server")
 
 BACKLOG = 128
 ACCEPTED_AT_ONCE = 16
-"""Connections that are accepted before each is looked at; fewer than the handles that are kept."""
+"""Connections that are accepted before the limits are checked; fewer than ``HANDLES_KEPT``."""
 
 PORT_ATTEMPTS = 20
-"""Free ports that are tried for a host with several addresses, which all get the same port."""
+"""Most ports that are tried for a host with several addresses, which all get the same port."""
 
 TLS_FILES_PAUSE_MS = 60_000
-"""Time between two looks at the files of keys and certificates."""
+"""Interval of the check for changed key and certificate files."""
 
 
 class Server:
@@ -53,7 +53,7 @@ class Server:
         endpoints: The listeners that are open, of every node.
         taps: See the bytes of connections in tests; None otherwise.
         pool: Room for requests in memory; None without a limit.
-        handling: True while a request is handled; what it wakes is settled right after.
+        handling: True while a request is handled; operations that it wakes run directly after.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Server:
         Args:
             broker: The state that handlers share.
             clock: Wall milliseconds.
-            let_in: Lets clients in once all listeners are bound; by default with a queue of
-                ``BACKLOG``, which asks for sockets of the system.
+            let_in: Begins to accept clients after all listeners are bound; by default with a queue
+                of ``BACKLOG``, which needs sockets of the system.
             taps: See the bytes of connections, for tests.
         """
         self.broker = broker
@@ -103,8 +103,8 @@ class Server:
 
         Args:
             listeners: Where to listen; port 0 takes any free one.
-            listeners_of: Gives, for each of them, the nodes that open it and the address that each
-                takes; by default the broker's own node opens it.
+            listeners_of: Returns the nodes that open a listener, each with its address; by default
+                the broker's node.
 
         Returns:
             The same with their ports, of the first node.
@@ -165,7 +165,7 @@ class Server:
     # --- the listeners of one node, which tests stop and start by itself
 
     async def close_listeners(self, node_id: int) -> None:
-        """Accept no connections on the listeners of a node; those that it has stay."""
+        """Accept no connections on the listeners of a node; open ones stay."""
         for endpoint in self.endpoints:
             if endpoint.node_id == node_id:
                 await endpoint.close()
@@ -187,10 +187,10 @@ class Server:
             await self._serve(await self._bind(endpoint.listener, node_id, endpoint.security))
 
     async def _bind(self, listener: Listener, node_id: int, security: ListenerSecurity) -> Endpoint:
-        """Bind one listener and tell its address; it does not serve yet."""
+        """Bind one listener and return it with its address; it does not serve yet."""
         endpoint = Endpoint(listener, node_id, security)
         port = listener.port
-        # Everywhere means IPv4 too, as in Java; by its name asyncio would take IPv6 alone.
+        # `::` includes IPv4, as in Java; asyncio would bind only IPv6 for it.
         host = None if listener.host == "::" else listener.host
         attempts = PORT_ATTEMPTS
         while True:
@@ -212,7 +212,7 @@ class Server:
             bound_port = int(acceptor.sockets[0].getsockname()[1])
             if port or len(acceptor.sockets) == 1:
                 break
-            # A name with several addresses (localhost) got a port for each; one is to be had.
+            # A name with several addresses (localhost) got several ports; bind all with one port.
             acceptor.close()
             port = bound_port
         endpoint.acceptor = acceptor
@@ -225,7 +225,7 @@ class Server:
         """Close the listeners and every connection.
 
         Args:
-            abort: Drop what was not sent yet.
+            abort: Drop answers that were not sent yet.
         """
         self._stopped = True
         for endpoint in self.endpoints:
@@ -244,7 +244,7 @@ class Server:
                 connection.abort()
             else:
                 connection.close()
-        # Transports tell their protocols of the end in the next turns of the loop.
+        # Transports call `connection_lost` in the next turns of the loop.
         for _ in range(3):
             await asyncio.sleep(0)
         for connection in list(self._connections):
@@ -257,7 +257,7 @@ class Server:
     def admit(
         self, connection: ClientConnection, endpoint: Endpoint, sock: socket.socket | None
     ) -> bool:
-        """Take a new connection into account, unless there are too many."""
+        """Count a new connection; return False if there are too many."""
         if self._stopped:
             return False
         handle = -1 if sock is None else sock.fileno()
@@ -285,12 +285,12 @@ class Server:
         return timer
 
     def forget(self, connection: ClientConnection, endpoint: Endpoint) -> None:
-        """An admitted connection is gone."""
+        """Forget an admitted connection that was closed."""
         self._connections.discard(connection)
         self._limits.leave(endpoint.listener.name, connection.address)
 
     def next_connection_id(self) -> int:
-        """A new id for a connection."""
+        """Return a new id for a connection."""
         self._last_connection_id += 1
         return self._last_connection_id
 
@@ -311,15 +311,15 @@ class Server:
         return len(self._connections)
 
     def settle(self) -> None:
-        """Look at what the last request woke."""
+        """Run the operations that the last request woke."""
         while self.broker.purgatory.unsettled:
             try:
                 self.broker.settle(self.clock())
-            except Exception:  # One parked request's fault must not hold the others.
+            except Exception:  # A bug in one operation must not stop the others.
                 logger.exception("a parked request failed")
 
     def after_event(self) -> None:
-        """Finish an event: look at what was woken and move the alarm."""
+        """Finish an event: run woken operations and set the alarm."""
         self.settle()
         self.broker.start_flush()
         self.arm()
@@ -327,12 +327,12 @@ class Server:
     # --- timers
 
     def run_timers(self) -> None:
-        """Run what is due by now."""
+        """Run the timers that are due."""
         if self._stopped:
             return
         try:
             self.broker.timers.run_due(self.clock())
-        except Exception:  # The timer that failed is out of the way; the others run next turn.
+        except Exception:  # The failed timer is removed; the others run in the next turn.
             logger.exception("a timer failed")
         self.after_event()
 
@@ -344,7 +344,7 @@ class Server:
         self.run_timers()
 
     def _clock_set(self, forward_ms: int, ahead_ms: int) -> None:
-        """Move timeouts along when the system's clock was set or the machine slept."""
+        """Move timeouts after the system's clock was set or the machine slept."""
         if forward_ms:
             logger.warning(
                 "the system's clock went forward by %d ms: it was set, or the machine slept",

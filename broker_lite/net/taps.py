@@ -45,7 +45,7 @@ class WireTap(Protocol):
         ...
 
     def closed(self) -> None:
-        """Note that the connection is gone."""
+        """Note that the connection was closed."""
         ...
 
 
@@ -59,5 +59,5 @@ class WireTaps(Protocol):
         ...
 
     def refuses(self, node_id: int) -> bool:
-        """Return True if a new connection of a node is to be reset."""
+        """Return True if a new connection of a node must be reset."""
         ...

@@ -1,4 +1,4 @@
-"""Who a peer is and what it may do: the broker's side of TLS, SASL and ACLs.
+"""The broker's side of TLS, SASL and ACLs.
 
-Nothing is imported here: a broker whose listeners are all open needs none of it.
+This file imports nothing: a broker without security does not load these modules.
 """

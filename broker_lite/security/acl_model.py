@@ -1,4 +1,4 @@
-"""ACLs as values: what one says, and what a filter finds; numbered as on the wire (KIP-140)."""
+"""ACLs and filters as values, with the numbers of the protocol (KIP-140)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMPLIED = {
     ),
     AclOperation.DESCRIBE_CONFIGS: frozenset((AclOperation.ALTER_CONFIGS,)),
 }
-"""What an operation is allowed by besides itself; denials imply nothing."""
+"""Operations that also allow an operation; denials imply nothing."""
 
 OPERATIONS = {
     AclResourceType.TOPIC: (
@@ -41,19 +41,19 @@ OPERATIONS = {
         AclOperation.WRITE, AclOperation.DESCRIBE, AclOperation.TWO_PHASE_COMMIT,
     ),
 }  # fmt: skip
-"""What can be done with each kind of resource; the bits of ``*_authorized_operations``."""
+"""Operations of each type of resource; the bits of ``*_authorized_operations``."""
 
 
 class Acl(NamedTuple):
     """One rule.
 
     Attributes:
-        resource_type: What it is about.
+        resource_type: Type of the resource.
         name: Name, beginning of names, or ``*``.
         pattern_type: LITERAL or PREFIXED.
-        principal: Whom it concerns, ``User:*`` for everybody.
+        principal: Principal, ``User:*`` for all.
         host: Address of the client, ``*`` for any.
-        operation: What it is about.
+        operation: Operation that it allows or denies.
         permission: ALLOW or DENY.
     """
 
@@ -66,7 +66,7 @@ class Acl(NamedTuple):
     permission: int
 
     def concerns(self, principals: tuple[str, str], host: str, operation: int) -> bool:
-        """Whether it says something about a client that wants to do something."""
+        """Whether it applies to a client's operation."""
         if self.principal not in principals or self.host not in (WILDCARD, host):
             return False
         if self.operation in (AclOperation.ALL, operation):
@@ -76,7 +76,7 @@ class Acl(NamedTuple):
 
 
 class AclFilter(NamedTuple):
-    """What to look for; None and ANY mean everything. Fields as those of `Acl`."""
+    """A filter with the fields of `Acl`; None and ANY match everything."""
 
     resource_type: int
     name: str | None
@@ -87,7 +87,7 @@ class AclFilter(NamedTuple):
     permission: int
 
     def matches(self, acl: Acl) -> bool:
-        """Whether an ACL is among those looked for."""
+        """Whether an ACL matches the filter."""
         return (
             self.resource_type in (AclResourceType.ANY, acl.resource_type)
             and self.operation in (AclOperation.ANY, acl.operation)
@@ -111,7 +111,7 @@ class AclFilter(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether every number in it means something."""
+        """Whether every number in it is defined."""
         return (
             self.resource_type in _KNOWN_RESOURCES
             and self.pattern_type in _KNOWN_PATTERNS

@@ -1,8 +1,8 @@
-"""Who may do what: Kafka's ``StandardAuthorizer`` on one node.
+"""Decides by ACLs what clients may do, as Kafka's ``StandardAuthorizer``.
 
-Decides by ACLs, and which ACLs may be added. A denial wins over every grant; without either
-nothing is allowed, unless ``allow.everyone.if.no.acl.found`` is set and no ACL is about the
-resource. What a request asks for is found out by the guards.
+It also decides which ACLs may be added. A denial wins over every grant. Without an ACL nothing is
+allowed, unless ``allow.everyone.if.no.acl.found`` is set and no ACL names the resource. The guards
+know which operations a request needs.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ ACLS_MAX = 25_000
 
 
 class AclRefused(Exception):
-    """Why an ACL cannot be added; the text is for the client."""
+    """An ACL cannot be added; the text is for the client."""
 
 
 class Authorizer:
-    """The ACLs of a broker, and the answers that they give.
+    """The ACLs of a broker.
 
     Args:
         config: ``super.users`` and ``allow.everyone.if.no.acl.found``.
-        metadata: Where the ACLs are kept.
+        metadata: Stores the ACLs.
 
     Attributes:
         changes: How often the ACLs changed.
@@ -77,10 +77,10 @@ class Authorizer:
         """Whether a client may do something.
 
         Args:
-            principal: Who wants to.
-            host: From which address.
-            operation: What.
-            resource_type: With what kind of resource.
+            principal: The client's principal.
+            host: The client's address.
+            operation: The operation.
+            resource_type: Type of the resource.
             name: Its name.
         """
         if principal in self._super_users:
@@ -96,7 +96,7 @@ class Authorizer:
         return allowed or (self._allow_if_none and not found_any)
 
     def _about(self, resource_type: int, name: str) -> Iterator[Acl]:
-        """ACLs about a resource."""
+        """Yield the ACLs that apply to a resource."""
         by_name = self._by_name
         for exact in {name, WILDCARD}:
             yield from by_name.get((AclPatternType.LITERAL, resource_type, exact), ())
@@ -105,7 +105,7 @@ class Authorizer:
                 yield from by_name.get((AclPatternType.PREFIXED, resource_type, name[:length]), ())
 
     def allows_any(self, principal: str, host: str, operation: int, resource_type: int) -> bool:
-        """Whether there may be a resource with which a client may do something."""
+        """Whether an operation may be allowed on some resource of a type."""
         if self.allows(principal, host, operation, resource_type, "hardcode"):
             return True
         principals = (principal, _everybody(principal))
@@ -132,7 +132,7 @@ class Authorizer:
         return False
 
     def add(self, acls: Iterable[Acl]) -> None:
-        """Add ACLs that `check` found good; those that are there already stay.
+        """Add ACLs that passed `check`; existing ones stay.
 
         Raises:
             OSError: Nothing was changed, as it could not be written.
@@ -140,7 +140,7 @@ class Authorizer:
         self._save(dict.fromkeys([*self.acls(), *acls]))
 
     def check(self, acl: Acl, room: int) -> None:
-        """Find out whether an ACL may be added.
+        """Check whether an ACL may be added.
 
         Args:
             acl: The ACL.
@@ -171,7 +171,7 @@ class Authorizer:
             raise AclRefused(f"There are {ACLS_MAX} ACLs, which is the most.")
 
     def remove(self, filters: Iterable[AclFilter]) -> list[list[Acl]]:
-        """Remove what filters find, and say what each one found.
+        """Remove the ACLs that match filters, and return those of each filter.
 
         Raises:
             OSError: Nothing was changed, as it could not be written.

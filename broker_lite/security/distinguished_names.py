@@ -1,8 +1,8 @@
 """The subject of a certificate as text, as Java writes it (RFC 2253).
 
-Kafka's principals of TLS clients are these texts, so ACLs and mapping rules that people have depend
-on each character. Only the subject is read; whether a certificate is valid was decided before. The
-bytes come from a peer: every length is checked against what is there.
+Kafka's principals of TLS clients are these texts, so existing ACLs and mapping rules depend on each
+character. Only the subject is read; the certificate's validity was checked before. The bytes come
+from a peer, so every length is compared with the received bytes.
 
 No library gives these texts: ``cryptography`` leaves ``=`` and ``#`` unescaped, writes unknown
 attributes as text where Java writes their bytes, and refuses names that Java takes (``&`` in a
@@ -22,17 +22,17 @@ KEYWORDS = {
     "0.9.2342.19200300.100.1.25": "DC",
     "0.9.2342.19200300.100.1.1": "UID",
 }
-"""Attributes that RFC 2253 gives a word; others are written as numbers with their bytes."""
+"""Attributes with a name in RFC 2253; others are written as numbers with their bytes."""
 
 _TEXT_TAGS = frozenset({12, 19, 20, 22, 27, 30})
-"""Types of text that Java shows; of each it reads the bytes as UTF-8, whatever they are."""
+"""Types of strings that Java shows as text; it decodes all of them as UTF-8."""
 
 _ESCAPED = ',=+<>#;"\\'
 _VERSION_TAG, _SEQUENCE, _SET, _OBJECT_ID = 0xA0, 0x30, 0x31, 0x06
 
 
 def subject_name(certificate: bytes) -> str:
-    """The subject of a certificate.
+    """Return the subject of a certificate.
 
     Args:
         certificate: In DER form.
@@ -96,7 +96,7 @@ def _object_id(data: bytes) -> str:
 
 
 def _element(data: bytes, pos: int, wanted: int | None = None) -> tuple[int, bytes, int]:
-    """Tag, content and end of the element at ``pos``."""
+    """Return tag, content and end of the element at ``pos``."""
     if pos + 2 > len(data):
         raise ValueError("the certificate ends too early")
     tag, size = data[pos], data[pos + 1]

@@ -1,7 +1,7 @@
-"""SASL mechanisms that need no files: PLAIN and SCRAM, one exchange of tokens each.
+"""The SASL mechanisms PLAIN and SCRAM: one exchange of tokens for each authentication.
 
-An exchange takes the client's tokens one by one and gives the broker's. It decides who the client
-is; when a connection may begin one, and what follows, is decided by the handler.
+An exchange takes the client's tokens one by one, returns the broker's, and finds out who the client
+is. The handler decides when a connection may begin one, and what follows.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ KeysOf = Callable[[str, str], ScramKeys | None]
 
 
 class SaslExchange(Protocol):
-    """One authentication while it goes on.
+    """One authentication in progress.
 
     Attributes:
-        user: Who the client is, once that is shown.
-        expires_ms: When what it showed ends by itself, wall milliseconds; None for never.
+        user: The user, after the authentication.
+        expires_ms: When the credentials expire, wall milliseconds; None for never.
     """
 
     user: str | None
     expires_ms: int | None
 
     def step(self, token: bytes, now_ms: int) -> bytes:
-        """Take a token and give the answer to it.
+        """Check a token and return the answer to it.
 
         Raises:
             AuthenticationFailed: With a text that may be shown to the peer.
@@ -65,9 +65,9 @@ class PlainExchange:
 
 
 class ScramExchange:
-    """SCRAM (RFC 5802): two tokens; the password itself never travels.
+    """SCRAM (RFC 5802): two tokens, which do not contain the password.
 
-    An unknown user gets a made-up salt, always the same one, and fails at the second token like a
+    An unknown user gets a random but constant salt, and fails at the second token like a
     user with a wrong password, so that a client cannot learn which users exist. (Apache Kafka ends
     the exchange at the first token.)
     """
@@ -129,6 +129,6 @@ class ScramExchange:
 
 
 def _nobody(mechanism: str) -> ScramKeys:
-    """Keys that no password has, so that the work is the same for a user that there is not."""
+    """Return keys that no password has, so that an unknown user takes the same time."""
     size = hashlib.new(HASHES[mechanism]).digest_size
     return ScramKeys(b"", bytes(size), bytes(size), MIN_ITERATIONS)

@@ -1,9 +1,9 @@
-"""The keys that sign tokens: read from a file or a URL, renewed, and used to check signatures.
+"""The public keys of tokens: read from a file or a URL, renewed, and used to check signatures.
 
 PyJWT reads key sets and checks signatures. This module decides where keys may come from (``file:``,
-``https:``, and ``http:`` of this machine) and when they are read again. It fetches them itself, as
-PyJWT's client bounds neither the size of an answer nor its whole time. Fetching blocks: the server
-does it in a thread; only a file that changed is read at once.
+``https:``, and ``http:`` of this machine) and when they are read again. It fetches them itself,
+because PyJWT's client limits neither the size of an answer nor its whole time. Fetching blocks, so
+the server does it in a thread; only a changed file is read at once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEYS_BYTES_MAX = 1_048_576
 HTTP_READ_BYTES = 65_536
 FETCH_TIMEOUT_SECONDS = 10.0
 MISSING_KEY_PAUSE_MS = 10_000
-"""A token with an unknown key makes a URL be read again, but not more often than this."""
+"""Shortest time between two reads of a URL because of tokens with an unknown key."""
 
 ALGORITHMS = {
     "RSA": ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
@@ -39,7 +39,7 @@ ALGORITHMS = {
     "OKP": ("EdDSA",),
     "oct": ("HS256", "HS384", "HS512"),
 }
-"""Which signatures a kind of key makes; a key is never used for another kind."""
+"""Algorithms of each kind of key; a key is never used with another one."""
 
 
 class JwksKeys:
@@ -50,7 +50,7 @@ class JwksKeys:
 
     Attributes:
         url: The same.
-        missing: Whether a token named a key that was not there since the last look.
+        missing: Whether a token has named an unknown key since the keys were last read.
 
     Raises:
         ConfigError: The URL may not be used, or PyJWT is not installed.
@@ -128,7 +128,7 @@ class JwksKeys:
         return next((key for key in self._keys if key.key_id == key_id), None)
 
     def verify(self, algorithm: str, key_id: str | None, token: str) -> bytes:
-        """Check a token's signature and give what it signs.
+        """Check a token's signature and return its content.
 
         Raises:
             TokenRefused: The key is unknown or the signature wrong.
@@ -148,7 +148,7 @@ class JwksKeys:
         return payload
 
     def _find_again(self, key_id: str | None) -> PyJWK:
-        """Look into a file that changed; a URL is read later, by the server."""
+        """Read a changed file again; the server reads a URL again later."""
         try:
             if self._path is not None and self._file_stamp() != self._stamp:
                 self.refresh()
@@ -162,17 +162,17 @@ class JwksKeys:
 
 
 def _fetched(url: str) -> bytes:
-    """What a URL gives.
+    """Return the content of a URL.
 
     Raises:
-        OSError: Nothing, or too slowly.
+        OSError: There is no answer, or it is too slow.
     """
-    # These take time to load, and hardly a broker needs them.
+    # These take time to load, and few brokers need them.
     from http.client import HTTPException
     from urllib import request as http
 
     class NoRedirect(http.HTTPRedirectHandler):
-        """A redirect could lead where keys may not come from."""
+        """Refuses redirects, which could lead to a place that is not allowed."""
 
         def redirect_request(self, *args: object, **kwargs: object) -> None:
             return None

@@ -1,7 +1,7 @@
-"""What a listener asks of its clients, from its settings: TLS, mechanisms, lifetimes.
+"""How a listener authenticates its clients, from its settings: TLS, mechanisms, lifetimes.
 
-Decides whether the settings of a listener fit together, and makes the exchanges that authenticate
-its clients. Which requests a client may send before is decided by the dispatcher.
+It checks whether the settings of a listener fit together, and makes the exchanges that authenticate
+its clients. The dispatcher decides which requests a client may send before.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _JAAS_OPTION = r'([\w.\-]+)\s*=\s*(?:"((?:\\.|[^"\\])*)"|([^\s";]+))'
 
 
 class Owner(Protocol):
-    """The broker, as far as authentication asks it."""
+    """The broker, as far as authentication needs it."""
 
     @property
     def config(self) -> BrokerConfig:
@@ -56,10 +56,10 @@ class ListenerSecurity:
         listener: The listener.
 
     Attributes:
-        mechanisms: SASL mechanisms, in the order of the setting; empty where SASL is not spoken.
-        tls_context: For new connections; None where bytes are not encrypted.
-        jwks: Keys of OAUTHBEARER's tokens; None where they are not needed.
-        jwks_refresh_ms: Time between two looks at them.
+        mechanisms: SASL mechanisms, in the order of the setting; empty without SASL.
+        tls_context: For new connections; None without TLS.
+        jwks: Keys of OAUTHBEARER's tokens; None if they are not needed.
+        jwks_refresh_ms: Time after which they are read again.
 
     Raises:
         ConfigError: The settings do not fit together.
@@ -69,7 +69,7 @@ class ListenerSecurity:
         self._broker = broker
         self._config = config = broker.config
         self._listener = listener
-        # Random at each start: an unknown user's salt says nothing about other brokers.
+        # Random at each start, so that salts of unknown users differ between brokers.
         self._secret = secrets.token_bytes(32)
         self.mechanisms: tuple[str, ...] = ()
         self.tls_context: ssl.SSLContext | None = None
@@ -83,12 +83,12 @@ class ListenerSecurity:
             from onceflow.broker_lite.security.principal_rules import parse_rules
             from onceflow.broker_lite.security.stores import file_marks
 
-            # They are read again later, when the process may be in another folder.
+            # They are read again later, when the process may have another working directory.
             for name in ("ssl.keystore.location", "ssl.truststore.location"):
                 if location := str(self._value(name)):
                     self._locations[name] = os.path.abspath(location)
             self._client_auth = ssl_client_auth(config, listener.name, listener.protocol)
-            # Before they are read, so that a replacement meanwhile is noticed.
+            # Before the files are read, so that a replacement meanwhile is noticed.
             self._tls_files = file_marks(self._value)
             self.tls_context = self._make_context()
             self._rules = parse_rules(str(self._value("ssl.principal.mapping.rules")))
@@ -106,18 +106,18 @@ class ListenerSecurity:
 
     @property
     def reads_tls_files(self) -> bool:
-        """Whether keys or certificates come from files, which may be renewed."""
+        """Whether keys or certificates come from files, which may be replaced."""
         return bool(self._tls_files)
 
     @property
     def tls_files_changed(self) -> bool:
-        """Whether one of these files is another one than when it was last read."""
+        """Whether one of these files has changed since it was last read."""
         from onceflow.broker_lite.security.stores import file_marks
 
         return file_marks(self._value) != self._tls_files
 
     def renew_tls(self) -> None:
-        """Read keys and certificates again, for connections to come; may run in a thread.
+        """Read keys and certificates again, for new connections; may run in a thread.
 
         Files that cannot be used are logged, and the current key and certificates stay in use.
         """
@@ -127,7 +127,7 @@ class ListenerSecurity:
         try:
             self.tls_context = self._make_context()
         except ConfigError as error:
-            logger.warning("%s goes on with the certificate that it has: %s", self._listener, error)
+            logger.warning("%s keeps its present certificate: %s", self._listener, error)
         else:
             logger.info("%s has read its key and certificates again", self._listener)
 
@@ -159,7 +159,7 @@ class ListenerSecurity:
             raise ConfigError(
                 "sasl.enabled.mechanisms",
                 "PLAIN",
-                "set onceflow.sasl.plain.credentials too, or nobody can connect",
+                "set onceflow.sasl.plain.credentials too, or no client can connect",
             )
         return users
 
@@ -195,7 +195,7 @@ class ListenerSecurity:
         )
 
     def begin(self, mechanism: str) -> SaslExchange:
-        """A new exchange of one of the mechanisms."""
+        """Return a new exchange of one of the mechanisms."""
         from onceflow.broker_lite.security import exchanges
         from onceflow.broker_lite.security.tokens import TokenExchange
 
@@ -213,7 +213,7 @@ class ListenerSecurity:
     def session_lifetime_ms(
         self, mechanism: str, expires_ms: int | None, now_ms: int
     ) -> int | None:
-        """How long an authentication holds; None for without an end (KIP-368)."""
+        """Return the lifetime of an authentication; None for no limit (KIP-368)."""
         longest_ms = cast("int", self._value("connections.max.reauth.ms", mechanism)) or None
         if expires_ms is None:
             return longest_ms
@@ -224,7 +224,7 @@ class ListenerSecurity:
         """Return the user of a TLS client, by its certificate.
 
         Raises:
-            NoMatchingRule: ``ssl.principal.mapping.rules`` says nothing about it.
+            NoMatchingRule: No rule of ``ssl.principal.mapping.rules`` matches its name.
             ValueError: The certificate cannot be read.
         """
         if certificate is None:

@@ -1,7 +1,7 @@
 """SASL PLAIN on the broker's side (RFC 4616): finds the user of a token.
 
-Decides only whether name and password fit together. Passwords are compared in constant time; they
-travel as they are, so use it on networks that you trust.
+It checks name and password. Passwords are compared in constant time. They are sent unencrypted
+unless the connection has TLS.
 """
 
 from __future__ import annotations

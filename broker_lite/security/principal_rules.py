@@ -1,7 +1,7 @@
 """``ssl.principal.mapping.rules``: how a certificate's name becomes a user (KIP-371).
 
-Rules are tried in order; the first whose pattern covers the whole name decides, and a name that
-none covers is an error, which costs the peer its connection.
+Rules are tried in order; the first one whose pattern matches the whole name applies. A name without
+a matching rule is an error, which closes the connection.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PrincipalRule:
     """One rule.
 
     Attributes:
-        pattern: What a name must look like as a whole; None for DEFAULT, which takes every name
+        pattern: Matches a whole name; None for DEFAULT, which takes every name
             as it is.
         replacement: Text with ``$1`` ... for the pattern's groups.
         case: ``L`` for small letters, ``U`` for capitals, or empty.
@@ -36,7 +36,7 @@ class PrincipalRule:
     case: str = ""
 
     def apply(self, name: str) -> str | None:
-        """The user, or None when the rule is not about this name."""
+        """Return the user, or None if the rule does not match."""
         if self.pattern is None:
             return name
         match = self.pattern.fullmatch(name)
@@ -77,7 +77,7 @@ def _rule(text: str) -> PrincipalRule:
         return PrincipalRule(None)
     body, _, case = text.removeprefix("RULE:").rpartition("/")
     found = re.fullmatch(r"((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)", body, re.S)
-    assert found is not None  # by the pattern that cut the rules apart
+    assert found is not None  # because of the pattern that split the rules
     try:
         pattern = re.compile(found[1])
     except re.error as error:
@@ -86,10 +86,10 @@ def _rule(text: str) -> PrincipalRule:
 
 
 def user_of(rules: tuple[PrincipalRule, ...], name: str) -> str:
-    """The user that a certificate's name stands for.
+    """Return the user of a certificate's name.
 
     Raises:
-        NoMatchingRule: None of the rules is about this name.
+        NoMatchingRule: No rule matches this name.
     """
     for rule in rules:
         user = rule.apply(name)

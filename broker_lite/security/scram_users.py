@@ -1,7 +1,7 @@
-"""Users of SCRAM: what is kept of their passwords, across restarts.
+"""Users of SCRAM, with the keys of their passwords, stored across restarts.
 
-Decides which changes AlterUserScramCredentials may make (KIP-554). A change is on the disk before
-it counts.
+It decides which changes AlterUserScramCredentials may make (KIP-554). A change takes effect after
+it is on the disk.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ USERS_MAX = 100_000
 
 
 class Refusal(NamedTuple):
-    """Why a user's change is not made."""
+    """Error code and message of a refused change."""
 
     code: ErrorCode
     message: str
 
 
 class Deletion(NamedTuple):
-    """Forget a user's credential."""
+    """A request to remove a user's credential."""
 
     name: str
     mechanism: int
 
 
 class Upsertion(NamedTuple):
-    """Set a user's credential."""
+    """A request to set a user's credential."""
 
     name: str
     mechanism: int
@@ -64,7 +64,7 @@ class ScramUsers:
     """Credentials by user and mechanism.
 
     Args:
-        metadata: Where they are kept.
+        metadata: Stores them.
         first_users: Value of ``onceflow.sasl.scram.credentials``.
 
     Raises:
@@ -89,11 +89,11 @@ class ScramUsers:
             self._save(users)
 
     def keys(self, mechanism: str, name: str) -> ScramKeys | None:
-        """What is kept of a user's password; None for a user that there is not."""
+        """Return the keys of a user's password; None for an unknown user."""
         return self._users.get(name, {}).get(mechanism)
 
     def describe(self) -> dict[str, dict[ScramMechanism, int]]:
-        """Iterations by mechanism, by user."""
+        """Return the iterations by mechanism, by user."""
         return {
             name: {
                 mechanism: keys[mechanism.label].iterations
@@ -110,7 +110,7 @@ class ScramUsers:
         """Make the changes of each user, or none of them.
 
         Returns:
-            By user in the order of the request, None or why the user was left as it was.
+            By user in the order of the request: None, or why the user is unchanged.
 
         Raises:
             OSError: Nothing was changed, as it could not be written.
@@ -134,7 +134,7 @@ class ScramUsers:
                     keys[mechanism] = keys_of(
                         mechanism, change.salted_password, change.salt, change.iterations
                     )
-            # One that the settings name stays as an empty entry: it must not come back.
+            # An empty entry stays for a user of the settings, or a restart would add it again.
             if not keys and name not in self._first_users:
                 del users[name]
         if users != self._users:
@@ -148,13 +148,13 @@ class ScramUsers:
             return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"There are {USERS_MAX} users")
         refusal = self._refusal_of(name, wanted[0])
         if refusal is None and len(wanted) > 1:
-            # Also by two mechanisms, as in Kafka.
+            # A user may occur only once, even with two mechanisms, as in Kafka.
             return Refusal(
                 ErrorCode.DUPLICATE_RESOURCE,
                 "A user credential cannot be altered twice in the same request",
             )
         if refusal is None and isinstance(wanted[0], Upsertion) and not wanted[0].salted_password:
-            # Last, since Kafka sees it when it writes, and fails.
+            # The last check: Kafka notices it only when it writes, and fails there.
             return Refusal(ErrorCode.UNACCEPTABLE_CREDENTIAL, "The salted password is empty")
         return refusal
 

@@ -1,8 +1,8 @@
 """Keys and certificates from Kafka's keystore settings, as contexts for TLS.
 
-Decides which settings give which material and what is said when it cannot be used. Key material is
-handed to the TLS library through memory where the system can do that, never through a file that
-stays. Meaning of the settings: KIP-651 (PEM) and Kafka's ``ssl.*``.
+It decides which settings name keys and certificates, and what the errors say. The TLS library gets
+keys through memory if the system can do that, and never through a file that stays. The settings are
+those of KIP-651 (PEM) and Kafka's ``ssl.*``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CLIENT_AUTH = {
 
 
 def server_context(value: Callable[[str], Value], client_auth: str) -> ssl.SSLContext:
-    """The TLS context of a listener.
+    """Return the TLS context of a listener.
 
     Args:
         value: Gives the listener's value of a Kafka property.
@@ -60,7 +60,7 @@ def server_context(value: Callable[[str], Value], client_auth: str) -> ssl.SSLCo
 
 
 def file_marks(value: Callable[[str], Value]) -> tuple[tuple[int, int, int] | None, ...]:
-    """What tells whether the files of a listener's TLS settings were replaced or written to.
+    """Return marks of a listener's key and certificate files, which change with the files.
 
     Args:
         value: Gives the listener's value of a Kafka property.

@@ -106,7 +106,7 @@ async def test_a_file_that_cannot_be_used_is_told_and_the_certificate_stays(
         caplog.clear()
         damage()
         broker.advance(TLS_FILES_PAUSE_MS)
-        await until(lambda: "goes on with the certificate" in caplog.text)
+        await until(lambda: "keeps its present certificate" in caplog.text)
         assert "ssl.keystore.location" in caplog.text
         assert await shown(broker, world) == before
     identity = world.issue("repaired")
