@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -22,6 +23,8 @@ NOT_OF_APPS: Final[Mapping[str, str]] = {
     "isolation.level": "applications read committed records",
 }
 """Options of source and sink that a pipeline sets itself, with the reason."""
+STATE_API: Final = "pyspark.sql.streaming.proto.StateMessage_pb2"
+"""What PySpark's workers import to keep state."""
 
 
 def refuse_unfit(topology: Topology, settings: AppSettings, options: Mapping[str, str]) -> None:
@@ -54,6 +57,8 @@ def refuse_unfit(topology: Topology, settings: AppSettings, options: Mapping[str
             "a micro-batch has all records that the topics held when it was planned, and waits "
             "for no others; leave it out",
         )
+    if stateful_parts(topology):
+        _require_state_api()
     joined = [part for part in topology.sub_topologies if len(part.input_topics) > 1]
     limit = {name.lower(): value for name, value in options.items()}.get("maxoffsetspertrigger")
     if joined and limit is not None:
@@ -63,6 +68,20 @@ def refuse_unfit(topology: Topology, settings: AppSettings, options: Mapping[str
             f"{' and '.join(joined[0].input_topics)} are processed together in the order of their "
             "timestamps, so each micro-batch needs all that both hold; leave it out",
         )
+
+
+def _require_state_api() -> None:
+    """Raise where PySpark's workers could not keep state; Spark itself says that they crashed.
+
+    Raises:
+        ConfigError: Protobuf, which PySpark does not install, is missing or too old.
+    """
+    try:
+        importlib.import_module(STATE_API)
+    except Exception as error:  # an older protobuf raises errors of its own
+        raise ConfigError(
+            "protobuf", str(error), "PySpark keeps state by it: pip install 'onceflow[spark]'"
+        ) from error
 
 
 def stateful_parts(topology: Topology) -> frozenset[str]:

@@ -6,6 +6,7 @@ Spark's state, beside the worker's own map with the same random writes.
 """
 
 import random
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -26,7 +27,12 @@ from onceflow.sdk import ConsumerRecord
 from onceflow.sdk.errors import ConfigError
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.spark_integration.apps.engine import Engine
-from onceflow.spark_integration.apps.limits import needs_timers, refuse_unfit, stateful_parts
+from onceflow.spark_integration.apps.limits import (
+    STATE_API,
+    needs_timers,
+    refuse_unfit,
+    stateful_parts,
+)
 from onceflow.spark_integration.apps.rows import packed_outputs, unpacked_outputs
 from onceflow.spark_integration.apps.shipping import Shipped, unpacked
 from onceflow.spark_integration.apps.state import SparkMap, TaskNotes
@@ -111,6 +117,18 @@ def test_what_cannot_run_is_refused_with_the_reason(
     with pytest.raises(ConfigError, match=reason) as caught:
         refuse_unfit(app.topology(), app.settings, options)
     assert caught.value.field == field
+
+
+def test_protobuf_that_is_missing_is_named_where_an_application_keeps_state(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PySpark needs it and does not install it; its worker would only be said to have crashed."""
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    monkeypatch.delitem(sys.modules, STATE_API, raising=False)
+    refuse_unfit(simple().topology(), AppSettings(), {})
+    with pytest.raises(ConfigError, match=r"pip install 'onceflow\[spark\]'") as caught:
+        refuse_unfit(joining().topology(), AppSettings(), {})
+    assert caught.value.field == "protobuf"
 
 
 def test_a_limit_of_offsets_is_taken_where_inputs_are_processed_alone() -> None:
