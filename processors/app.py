@@ -27,7 +27,7 @@ from onceflow.processors.declare.functions import (
 )
 from onceflow.processors.declare.joins import Joining, Kind, declare_join
 from onceflow.processors.declare.options import FunctionOptions, check_known
-from onceflow.processors.declare.sinks import declare_sink
+from onceflow.processors.declare.sinks import declare_batch_sink, declare_sink
 from onceflow.processors.declare.tables import declare_global_table, declare_table
 from onceflow.processors.declare.timers import declare_timer
 from onceflow.processors.declare.windows import Emit, Windowing, declare_aggregate
@@ -435,6 +435,7 @@ class App:
         topic: str | Callable[..., object] | Sequence[str],
         sink: Sink,
         *,
+        batch: int | None = None,
         concurrency: int = 1,
         **options: Unpack[FunctionOptions],
     ) -> Callable[[F], F]:
@@ -457,6 +458,8 @@ class App:
             topic: Input topic, or several with one partition count; or a declared processor.
             sink: Where rows go. Each worker opens a copy. ``Postgres`` and ``Sqlite`` without a
                 table take the topic's name.
+            batch: Call the function with up to so many records at once, as of ``processor``; it
+                gives one entry for each record, or Arrow data with one row for each.
             concurrency: Most calls at once for each partition, for async functions.
             **options: As of ``processor``. A row that the sink refuses meets the policy too.
 
@@ -471,8 +474,14 @@ class App:
         check_known(App.sink, options)
 
         def declare(function: F) -> F:
-            self._add(
-                declare_sink(
+            if batch is not None:
+                check_alone(concurrency=None if concurrency == 1 else concurrency)
+                known = self._declared
+                found: Declaration = declare_batch_sink(
+                    function, known, topic, sink, batch=batch, options=options
+                )
+            else:
+                found = declare_sink(
                     function,
                     self._declared,
                     topic,
@@ -481,7 +490,7 @@ class App:
                     resources=self._given(),
                     options=options,
                 )
-            )
+            self._add(found)
             return function
 
         return declare

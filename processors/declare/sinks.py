@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
+from onceflow.processors.declare.batches import BatchDeclaration, declare_batch
 from onceflow.processors.declare.functions import (
     Declaration,
     FunctionDeclaration,
@@ -22,7 +23,7 @@ from onceflow.processors.declare.functions import (
 )
 from onceflow.processors.declare.options import FunctionOptions
 from onceflow.processors.errors import DeclarationError
-from onceflow.processors.graph.nodes import Node, StoringNode
+from onceflow.processors.graph.nodes import BatchStoringNode, Node, StoringNode
 from onceflow.transactions.sinks import CopiedSink, Sink
 
 _CALLS = ("open", "claim", "stored", "write", "close")
@@ -63,6 +64,37 @@ class SinkDeclaration(FunctionDeclaration):
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSinkDeclaration(BatchDeclaration):
+    """A function over many records whose results are rows.
+
+    Attributes:
+        sink: Stores the rows.
+    """
+
+    sink: Sink
+
+    def node(self, parents: tuple[str, ...], group: str) -> Node:
+        """The node of the topology; see ``Declaration.node``."""
+        return BatchStoringNode(
+            name=self.name,
+            parents=parents,
+            lookups=self.lookups.tables,
+            global_lookups=self.lookups.global_tables,
+            takes=self.takes,
+            gives=shown_type(self.returns),
+            function=self.function,
+            size=self.size,
+            parts=self.parts,
+            format=self.format,
+            output_topic=None,
+            policy=self.policy,
+            own_states=(),
+            store=self.store,
+            sink=self.sink,
+        )
+
+
 def declare_sink(
     function: Callable[..., object],
     known: Sequence[Declaration],
@@ -94,10 +126,42 @@ def declare_sink(
                 f"{found.name} returns {inspect.formatannotation(kind)}: a row is a dictionary by "
                 "column name, a dataclass or a msgspec.Struct; return one, a list of them, or None"
             )
-    values: dict[str, Any] = {
-        field.name: getattr(found, field.name) for field in dataclasses.fields(found)
-    }
-    return SinkDeclaration(**values, sink=_sink(found, sink))
+    return SinkDeclaration(**_fields(found), sink=_sink(found, sink))
+
+
+def declare_batch_sink(
+    function: Callable[..., object],
+    known: Sequence[Declaration],
+    source: Source,
+    sink: object,
+    *,
+    batch: int,
+    options: FunctionOptions,
+) -> BatchSinkDeclaration:
+    """Make the declaration of a function over many records with a sink.
+
+    Raises:
+        DeclarationError: The declaration contradicts itself, the sink is none, or the function
+            gives no rows.
+    """
+    found = declare_batch(function, known, source, batch=batch, to=None, options=options)
+    for kind in found.results:
+        several = typing.get_args(kind) if typing.get_origin(kind) is list else (kind,)
+        if not all(_is_row(each) or _is_arrow(each) for each in several):
+            raise DeclarationError(
+                f"{found.name} returns {inspect.formatannotation(found.returns)}: return a list "
+                "with one entry for each record (a row, a list of rows, or None), Arrow data with "
+                "one row for each, or None"
+            )
+    return BatchSinkDeclaration(**_fields(found), sink=_sink(found, sink))
+
+
+def _fields(found: Declaration) -> dict[str, Any]:
+    return {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+
+
+def _is_arrow(kind: object) -> bool:
+    return getattr(kind, "__module__", "").startswith("pyarrow")
 
 
 def _is_row(kind: object) -> bool:
@@ -111,7 +175,7 @@ def _is_row(kind: object) -> bool:
     )
 
 
-def _sink(found: FunctionDeclaration, sink: object) -> Sink:
+def _sink(found: Declaration, sink: object) -> Sink:
     """Return the sink; one that needs a table and names none gets the topic's name.
 
     Raises:

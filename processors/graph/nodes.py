@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from onceflow.processors.aggregates import Fold
 from onceflow.processors.batches import Part
@@ -209,6 +210,21 @@ class BatchNode(WorkingNode):
     function: Callable[..., object]
     size: int
     parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStoringNode(BatchNode):
+    """A function that is called for many records at once and whose results are rows of a sink.
+
+    Attributes:
+        sink: As of ``StoringNode``.
+    """
+
+    sink: Sink
+
+
+STORING: Final = (StoringNode, BatchStoringNode)
+"""Nodes whose results are rows of a sink."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

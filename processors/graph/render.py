@@ -6,12 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from onceflow.processors.graph.nodes import (
+    STORING,
     AggregateNode,
     BatchNode,
     FunctionNode,
     SinkNode,
     SourceNode,
-    StoringNode,
     TimerNode,
     WorkingNode,
 )
@@ -51,7 +51,7 @@ def _working_lines(node: WorkingNode) -> list[str]:
         f"      {'reads       ' if by_topic else 'takes from  '} {_names(node.parents)}",
         f"      writes       {', '.join(node.targets) or '(only what names a topic)'}",
     ]
-    if isinstance(node, StoringNode):
+    if isinstance(node, STORING):
         lines[0] = f"    sink {node.name}"
         lines[2] = f"      stores in    {type(node.sink).__name__}"
     tables = [*node.lookups, *(f"{name} (global)" for name in node.global_lookups)]

@@ -14,13 +14,13 @@ from typing import TypeVar
 from onceflow.processors.errors import DeclarationError
 from onceflow.processors.graph import render
 from onceflow.processors.graph.nodes import (
+    STORING,
     BatchNode,
     FunctionNode,
     Node,
     RekeyNode,
     SinkNode,
     SourceNode,
-    StoringNode,
     TableNode,
     WorkingNode,
     sink_name,
@@ -173,7 +173,7 @@ class Topology:
     @property
     def sink(self) -> Sink | None:
         """The sink that stores rows and offsets, in place of Kafka transactions; or None."""
-        return next((node.sink for node in self.nodes if isinstance(node, StoringNode)), None)
+        return next((node.sink for node in self.nodes if isinstance(node, STORING)), None)
 
     @property
     def is_async(self) -> bool:
@@ -276,9 +276,9 @@ def _check_sink(topology: Topology) -> None:
     if sink is None:
         return
     for node in topology.working:
-        if isinstance(node, StoringNode) and node.sink is not sink:
+        if isinstance(node, STORING) and node.sink is not sink:
             what = "has another sink: one transaction holds all that an application commits"
-        elif not isinstance(node, FunctionNode) or node.states:
+        elif not isinstance(node, FunctionNode | BatchNode) or node.states:
             what = "keeps state, whose changes are committed by Kafka"
         elif node.targets:
             what = f"writes the topic {node.targets[0]}, which is committed by Kafka"

@@ -45,7 +45,7 @@ class BatchWork:
         self.failures: Failures = Failures(node.name, node.policy, letters, around.clock)
         self._function = node.function
         self._size = node.size
-        self._results = Results(
+        self._results: Results = Results(
             node, around.lanes, feeds=False, record_bytes_max=around.record_bytes_max
         )
         self._fills = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from onceflow.processors.graph.nodes import (
     AggregateNode,
     BatchNode,
+    BatchStoringNode,
     FunctionNode,
     JoinNode,
     Node,
@@ -23,7 +24,7 @@ from onceflow.processors.nodes.function import FunctionWork
 from onceflow.processors.nodes.join import JoinWork, TableJoinWork
 from onceflow.processors.nodes.parking import ParkingWork
 from onceflow.processors.nodes.rekey import RekeyWork
-from onceflow.processors.nodes.storing import StoringWork
+from onceflow.processors.nodes.storing import BatchStoringWork, StoringWork
 from onceflow.processors.nodes.table import TableWork
 from onceflow.processors.nodes.timer import TimerWork
 from onceflow.processors.nodes.window import WindowWork
@@ -88,6 +89,8 @@ def _make(node: Node, around: Surroundings, *, feeds: bool) -> WorkNode:
         return ParkingWork(node, around, feeds=feeds, parking=node.parking)
     if isinstance(node, FunctionNode):
         return FunctionWork(node, around, feeds=feeds)
+    if isinstance(node, BatchStoringNode):
+        return BatchStoringWork(node, around)
     if isinstance(node, BatchNode):
         return BatchWork(node, around)
     if isinstance(node, AggregateNode):

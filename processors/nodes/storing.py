@@ -11,10 +11,11 @@ import msgspec
 from onceflow.processors.context import Output
 from onceflow.processors.errors import UndeliverableOutputError
 from onceflow.processors.frame import Encoded, Frame, Item
-from onceflow.processors.graph.nodes import StoringNode
+from onceflow.processors.graph.nodes import BatchStoringNode, StoringNode, WorkingNode
 from onceflow.processors.lanes import Lanes
 from onceflow.processors.ledger.rows import Row, RowLane, row_lane
 from onceflow.processors.nodes.base import Surroundings
+from onceflow.processors.nodes.batch import BatchWork
 from onceflow.processors.nodes.function import FunctionWork
 from onceflow.processors.nodes.results import Results
 from onceflow.processors.unit import Unit
@@ -50,9 +51,20 @@ class RowResults(Results):
 
     __slots__ = ("rows",)
 
-    def __init__(self, node: StoringNode, lanes: Lanes, record_bytes_max: int) -> None:
+    def __init__(self, node: WorkingNode, lanes: Lanes, record_bytes_max: int) -> None:
         super().__init__(node, lanes, feeds=False, record_bytes_max=record_bytes_max)
         self.rows: RowLane = row_lane(lanes)
+
+    def put_all(self, records: Sequence[ConsumerRecord], rows: Sequence[object]) -> bool:
+        """Put one row for each record straight into the unit; see ``Results.put_all``."""
+        if not set(map(type, rows)) <= {dict, type(None)}:
+            return False
+        given = [
+            (cast("Row", row), r) for row, r in zip(rows, records, strict=True) if row is not None
+        ]
+        self.rows.rows += [row for row, _ in given]
+        self.rows.records += [record for _, record in given]
+        return True
 
     def _add_plain(self, frame: Frame, value: object) -> None:
         row, record = as_row(self._name, value), frame.record
@@ -104,3 +116,16 @@ class StoringWork(FunctionWork):
         except Exception as error:  # noqa: BLE001 - any failure of a handler meets the policy
             return index, error
         return stop, None
+
+
+class BatchStoringWork(BatchWork):
+    """Runs one function over many records whose results are rows.
+
+    Args:
+        node: The function.
+        around: Objects of the worker that it uses.
+    """
+
+    def __init__(self, node: BatchStoringNode, around: Surroundings) -> None:
+        super().__init__(node, around)
+        self._results = RowResults(node, around.lanes, around.record_bytes_max)

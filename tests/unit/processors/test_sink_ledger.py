@@ -328,3 +328,27 @@ def test_the_lag_is_shown_while_nothing_comes(rig: Rig) -> None:
     cluster.do("poll", lambda: shown.append(cluster.offset("in")), times=30)
     rig.run(commit_records=2)
     assert shown[-1] == COUNT // 2
+
+
+@pytest.mark.parametrize("bad", ["function", "sink"])
+def test_batches_store_each_record_once_and_one_at_fault_alone_is_a_dead_letter(
+    rig: Rig, bad: str
+) -> None:
+    app = App("rows", commit_interval_ms=10)
+    sizes: list[int] = []
+
+    @app.sink("in", rig.sink(), batch=50, dead_letter="letters")
+    def store(values: list[str]) -> list[dict[str, object] | None]:
+        sizes.append(len(values))
+        if bad == "function" and "bad" in values:
+            raise ValueError("bad")
+        return [None if value == "7" else {"place": value} for value in values]
+
+    rig.put(count=20)
+    rig.world.cluster.put("in", b"bad", partition=0)
+    rig.put(start=20, count=20)
+    rig.world.run(app)
+    assert rig.rows() == [str(number) for number in range(40) if number != 7]
+    assert rig.world.cluster.values("letters") == [b"bad"]
+    assert max(sizes) > 10
+    assert rig.stored() == {IN0: 21, IN1: 20}

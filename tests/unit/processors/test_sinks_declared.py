@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from onceflow.processors import App, Context, DeclarationError, Output, ProcessingError, State
@@ -283,3 +285,51 @@ def test_two_functions_may_share_a_sink(sink: Sqlite) -> None:
     driver.send("orders", b"")
     driver.send("returns", b"")
     assert driver.rows == [{"from": "orders"}, {"from": "returns"}]
+
+
+def test_many_records_at_once_give_rows_as_lists_and_as_arrow_data(sink: Sqlite) -> None:
+    app = App("rows")
+    sizes: list[int] = []
+
+    @app.sink("orders", sink, batch=3)
+    def store(orders: list[Order], key: list[str]) -> list[object]:
+        sizes.append(len(orders))
+        kinds: list[Callable[[Order], object]] = [
+            lambda order: {"id": order.id, "item": order.item},
+            lambda order: order,
+            lambda order: None,
+            lambda order: [{"id": order.id, "item": "a"}, {"id": order.id, "item": "b"}],
+        ]
+        return [kinds[order.id % 4](order) for order in orders]
+
+    @app.sink("lines", sink, batch=100)
+    def columns(lines: pa.RecordBatch) -> pa.RecordBatch:
+        return lines.append_column("twice", pc.multiply(lines["id"], 2)).select(["id", "twice"])
+
+    driver = TestDriver(app)
+    for number in range(4):
+        driver.send("orders", {"id": number, "item": "tea"}, key="k")
+    driver.send("lines", {"id": 7, "item": "milk"})
+    assert driver.rows == [
+        {"id": 0, "item": "tea"},
+        {"id": 1, "item": "tea"},
+        {"id": 3, "item": "a"},
+        {"id": 3, "item": "b"},
+        {"id": 7, "twice": 14},
+    ]
+    assert "batch        up to 3 records a call" in str(app.topology())
+
+
+def test_batches_that_give_no_rows_are_refused(sink: Sqlite) -> None:
+    app = App("rows")
+    with pytest.raises(DeclarationError, match="one entry for each record"):
+
+        @app.sink("orders", sink, batch=10)
+        def store(orders: list[Order]) -> list[int]:
+            return [order.id for order in orders]
+
+    with pytest.raises(DeclarationError, match="concurrency= and batch= cannot be combined"):
+
+        @app.sink("orders", sink, batch=10, concurrency=2)
+        def other(orders: list[Order]) -> list[Order]:
+            return orders
