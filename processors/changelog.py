@@ -31,9 +31,13 @@ PROGRESS_INTERVAL_S = 5.0
 COMPLETE_NOTED_MS = 600_000
 """How often a copy notes that it was complete."""
 
+PORTION_RECORDS = 40_000
+"""Changes of one changelog that are written to its map together, while the next ones are fetched.
+A later portion may be a quarter of what is written already: the larger the map, the more changes
+it takes until several of them share a page."""
+
 COLLECTED_BYTES = 128 * 1024 * 1024
-"""Memory for changes that are not in a map yet, of all changelogs together. The more changes of one
-changelog are written together, the more of them share a page of the map."""
+"""Memory for changes that are not in a map yet, of all changelogs together."""
 
 RECORD_BYTES = 200
 """Memory of a change beside its value: key, objects, and place in a dictionary."""
@@ -89,6 +93,7 @@ class _Replay:
         start: Offset at which this replay began, for progress lines.
         changes: Changes that were read and are not in the map yet.
         size_bytes: Approximate memory of these changes.
+        written: Changes that were written to the map.
     """
 
     state: TaskState
@@ -98,6 +103,7 @@ class _Replay:
     start: int
     changes: dict[bytes, bytes | None] = field(default_factory=dict)
     size_bytes: int = 0
+    written: int = 0
 
     def take(self, columns: RecordColumns) -> None:
         """Collect changes; a later one of a key replaces an earlier one."""
@@ -105,10 +111,13 @@ class _Replay:
         self.changes.update(zip(cast("list[bytes]", columns.keys), values, strict=True))
         self.size_bytes += sum(map(len, filter(None, values))) + RECORD_BYTES * len(values)
         self.position = columns.offsets[-1] + 1
+        if len(self.changes) >= max(PORTION_RECORDS, self.written // 4):
+            self.store()
 
     def store(self) -> None:
         """Write the changes to the map."""
         self.state.restored(self.name, self.changes, self.position)
+        self.written += len(self.changes)
         self.changes = {}
         self.size_bytes = 0
 

@@ -51,7 +51,7 @@ class _Value:
     def __get__(self, state: object, owner: object = None) -> object:
         if state is None:
             return self
-        return cast("State[object]", state)._current()
+        return cast("State[object]", state).get()
 
     @overload
     def __set__(self, state: State[V], value: V) -> None: ...
@@ -100,14 +100,6 @@ class State(Generic[*Ts]):
         self.key: object = None
         """The record's key: bytes, or decoded with the two-part annotation."""
 
-    def _current(self) -> object:
-        """Return the value, or a copy of the initial one."""
-        kept = self._load()
-        if kept is ABSENT:
-            initial = self._initial
-            return initial if type(initial) in _ATOMS else copy.deepcopy(initial)
-        return kept if self._values is None else self._values.codec.open(kept)
-
     def _load(self) -> object:
         kept = self._kept
         if kept is not _UNCHANGED:
@@ -130,7 +122,10 @@ class State(Generic[*Ts]):
         """
         kept = self._load()
         if kept is ABSENT:
-            return self._current() if default is None else default
+            if default is not None:
+                return default
+            initial = self._initial
+            return initial if type(initial) in _ATOMS else copy.deepcopy(initial)
         return kept if self._values is None else self._values.codec.open(kept)
 
     @overload
@@ -171,7 +166,7 @@ class State(Generic[*Ts]):
             self._values.save(self._key, self._kept)
 
     def __repr__(self) -> str:
-        return f"State({self._current()!r})"
+        return f"State({cast('State[object]', self).get()!r})"
 
 
 class BoundState(State[object]):

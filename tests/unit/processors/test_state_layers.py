@@ -7,6 +7,7 @@ dictionaries; then the faces a handler gets, bound and made by itself, against l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 from hypothesis import settings
@@ -24,6 +25,7 @@ from onceflow.processors import (
 )
 from onceflow.processors.state.bytemap import Marks
 from onceflow.processors.state.codec import ValueCodec
+from onceflow.processors.state.faces import BoundState
 from onceflow.processors.state.store import ABSENT, Layer, Store, ValueLayer, ValueStore
 from onceflow.processors.stores.memory import MemoryMap
 from onceflow.processors.testing import TestDriver
@@ -178,6 +180,21 @@ def test_a_handler_is_a_function_also_with_state() -> None:
         driver.send("in", "a", key=key)
     assert driver.values("out", int) == [1, 2, 1]
     assert driver.state("count", "seen") == {b"x": 2, b"y": 1}
+
+
+@pytest.mark.parametrize("read", [lambda state: state.get(), lambda state: state.value])
+def test_a_new_key_is_looked_up_once(read: Callable[[State[int]], int | None]) -> None:
+    class Counting(MemoryMap):
+        reads = 0
+
+        def get(self, key: bytes) -> bytes | None:
+            self.reads += 1
+            return super().get(key)
+
+    map = Counting()
+    store = ValueStore("f.s", 1, map, ValueCodec(int, "s"))
+    assert read(cast("State[int]", BoundState(store, b"k", b"k", 7))) == 7
+    assert map.reads == 1
 
 
 def test_first_value_is_not_shared_between_keys() -> None:

@@ -395,6 +395,27 @@ def test_changes_of_all_changelogs_together_are_bounded(
     assert max(count for _, count in written) < 10 + 3
 
 
+def test_portions_grow_with_what_is_written(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(60):
+        world.cluster.put("in", b"x", key=b"k%d" % number)
+    world.run(app_of(count))
+    world.state_dir = world.state_dir / "elsewhere"
+    monkeypatch.setattr("onceflow.processors.changelog.PORTION_RECORDS", 4)
+    monkeypatch.setattr(FakeChangelogReader, "records_max", 2)
+    written: list[int] = []
+    whole = TaskState.restored
+
+    def restored(
+        state: TaskState, name: str, writes: dict[bytes, bytes | None], offset: int
+    ) -> None:
+        written.append(len(writes))
+        whole(state, name, writes, offset)
+
+    monkeypatch.setattr(TaskState, "restored", restored)
+    world.run(app_of(count))
+    assert written == [4, 4, 4, 4, 4, 6, 6, 8, 10, 11]  # One key has two changes.
+
+
 # The rules alone -----------------------------------------------------------------------------
 
 
