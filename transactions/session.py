@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from types import TracebackType
@@ -52,9 +53,10 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
                 if session.commit_due:
                     session.commit()
 
-    The first send or commit that needs a transaction begins one. Call ``poll`` from one thread at a
-    time, and only when all records of the previous poll are processed: a rebalance within ``poll``
-    commits all polled records.
+    The first send or commit that needs a transaction begins one. Several threads may send at the
+    same time; make all other calls from one thread at a time. Call ``poll`` and ``commit`` only
+    when all records of the previous poll are processed: a rebalance within ``poll`` commits all
+    polled records, as ``commit`` does.
 
     Args:
         config: Settings; or give them as keyword arguments, which win.
@@ -109,6 +111,8 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
             clients = BlockingClients()
         checked = SessionConfig.of(config, settings)
         self._core = SessionCore(checked, clients, listener or NoListener())
+        # Threads may send at the same time; reentrant, for a signal's handler that sends.
+        self._beginning = threading.RLock()
         run_blocking(self._core.start())
 
     def poll(
@@ -202,8 +206,9 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
             The producer's delivery handle. Failures also make the next commit an abort.
         """
         core = self._core
-        if not core.in_transaction:
-            run_blocking(core.begin())
+        if not core.takes_records:
+            with self._beginning:
+                run_blocking(core.begin())
         try:
             return core.producer.send(
                 topic,
@@ -236,8 +241,9 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
             timestamps_ms: One timestamp each, or one for all; default now.
         """
         core = self._core
-        if not core.in_transaction:
-            run_blocking(core.begin())
+        if not core.takes_records:
+            with self._beginning:
+                run_blocking(core.begin())
         try:
             sent = core.producer.send_many(
                 topic, values, keys, partition=partition, timestamps_ms=timestamps_ms
@@ -329,6 +335,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
         checked = SessionConfig.of(config, settings)
         self._core = SessionCore(checked, clients, listener or NoListener())
         self._ending = asyncio.Lock()
+        self._beginning = asyncio.Lock()
 
     async def start(self) -> None:
         """Initialise the producer and join the group."""
@@ -442,8 +449,9 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
     ) -> object:
         """Send one record within the transaction; see ``TransactionSession.send``."""
         core = self._core
-        if not core.in_transaction:
-            await core.begin()
+        if not core.takes_records:
+            async with self._beginning:
+                await core.begin()
         try:
             return await settle(
                 core.producer.send(
@@ -478,8 +486,9 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
             timestamps_ms: One timestamp each, or one for all; default now.
         """
         core = self._core
-        if not core.in_transaction:
-            await core.begin()
+        if not core.takes_records:
+            async with self._beginning:
+                await core.begin()
         try:
             return await settle(
                 core.producer.send_many(

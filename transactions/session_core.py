@@ -103,6 +103,7 @@ class SessionCore:
         self._epochs_rise = config.consumer.group_protocol == "consumer"
         self._work_since_s = 0.0
         self._begun_s = 0.0
+        self._has_begun = False
         self._identity: ProducerIdentity | None = None
         self._failure: KafkaError | None = None
         self._in_callback = False
@@ -420,6 +421,7 @@ class SessionCore:
             self._check_process()
             if self._producer is None:
                 await self._complete_clients()
+            self._has_begun = False
             self.in_transaction = True  # Set first: an interruption must not hide an open one.
             try:
                 with self._noting_interruption():
@@ -427,10 +429,16 @@ class SessionCore:
             except Exception:
                 self.in_transaction = False
                 raise
+            self._has_begun = True
             self._begun_s = self._clock()
             self._identity = self.producer.identity
             if not self._polled:
                 self._work_since_s = self._clock()
+
+    @property
+    def takes_records(self) -> bool:
+        """Whether a transaction is open; not while another thread or task is opening it."""
+        return self.in_transaction and self._has_begun
 
     def note_failure(self, error: KafkaError) -> None:
         """Note a failed send, so that the next commit aborts; the caller handles errors of a
@@ -481,6 +489,9 @@ class SessionCore:
         marked = await self._commit_offsets.mark(self.consumer, offsets)
         if not marked and not self.in_transaction:
             return True
+        return await self._commit_marked(marked)
+
+    async def _commit_marked(self, marked: MarkedOffsets) -> bool:
         try:
             await self._try_commit(marked, None)
         except CommitOutcomeUnknownError as error:
@@ -503,23 +514,8 @@ class SessionCore:
         if not self._positions.starts or self._polled or self.in_transaction:
             return
         with self._noting_interruption():
-            await self._commit_only_starts()
-
-    async def _commit_only_starts(self) -> None:
-        self._snapshot = self._membership()
-        marked = await self._commit_offsets.mark(self.consumer, {})
-        try:
-            await self._try_commit(marked, None)
-        except CommitOutcomeUnknownError as error:
-            if not await self._outcome_is_commit(marked, error):
-                return
-        except KafkaError as error:
-            verdict = judge(error)
-            await self._abort(verdict, error)
-            if verdict.reaction is Reaction.RAISE:
-                raise
-            return
-        self._note_committed(marked)
+            self._snapshot = self._membership()
+            await self._commit_marked(await self._commit_offsets.mark(self.consumer, {}))
 
     async def _try_commit(self, offsets: MarkedOffsets, deadline: float | None) -> None:
         """Flush, add the offsets, commit; each step within what is left until the deadline."""

@@ -142,3 +142,30 @@ def test_records_of_the_blocking_face_commit_what_is_due() -> None:
                 break
     assert cluster.values("out") == ["a"]
     assert cluster.offset("in") == 1
+
+
+class SlowlyBeginning(FakeProducer):
+    """Its transactions begin after some turns of the loop."""
+
+    async def begin_transaction(self) -> None:  # type: ignore[override]
+        for _ in range(5):
+            await asyncio.sleep(0)
+        super().begin_transaction()
+
+
+class SlowlyBeginningClients(FakeClients):
+    def producer(self, config: SessionConfig) -> FakeProducer:
+        return SlowlyBeginning(self.cluster, config.own_transactional_id)
+
+
+async def test_tasks_that_send_at_once_begin_one_transaction() -> None:
+    cluster = FakeCluster()
+    cluster.put("in", "a")
+    config = SessionConfig(topics=["in"], bootstrap_servers="unused:1", group_id="g")
+    clients = SlowlyBeginningClients(cluster, [IN0])
+    async with AsyncTransactionSession(config, clients=clients) as session:
+        assert await session.poll()
+        await asyncio.gather(*(session.send("out", value) for value in "ABC"))
+        assert await session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+    assert cluster.calls.count("begin_transaction") == 1

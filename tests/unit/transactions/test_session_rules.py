@@ -7,6 +7,7 @@ docstrings are the traps of consume-transform-produce that the test stands for.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -904,3 +905,30 @@ def test_a_commit_in_a_loop_may_not_name_what_the_loop_was_not_given(cluster: Fa
     assert [next(loop).value for _ in range(2)] == ["b", "c"]
     assert session.commit({IN0: 3})
     assert cluster.offset("in") == 3
+
+
+def test_threads_that_send_at_once_begin_one_transaction(cluster: FakeCluster) -> None:
+    """A thread that sends while another one begins must wait; its record had no transaction."""
+    session = make_session(cluster)
+    session.poll()
+    failures: list[BaseException] = []
+
+    def send() -> None:
+        try:
+            session.send("out", "B")
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            failures.append(error)
+
+    other = threading.Thread(target=send)
+
+    def while_it_begins() -> None:
+        other.start()
+        other.join(0.1)  # It waits for us; without that it would fail at once.
+
+    cluster.do("begin_transaction", while_it_begins)
+    session.send("out", "A")
+    other.join()
+    assert failures == []
+    assert session.commit()
+    assert sorted(map(str, cluster.values("out"))) == ["A", "B"]
+    assert cluster.calls.count("begin_transaction") == 1
