@@ -280,6 +280,28 @@ def test_a_lost_connection_to_the_database_is_made_again(
     assert sorted(sent(broker)) == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    "moment", ["after read", "before send", "after send", "before commit", "after commit"]
+)
+def test_a_run_after_an_interrupted_one_sends_each_row_once(
+    broker: Broker, dsn: str, moment: str
+) -> None:
+    """As in a notebook, where a cell is interrupted and run again."""
+    interruptions = [KeyboardInterrupt()]
+
+    def observe(found: str) -> None:
+        if found == moment and interruptions:
+            raise interruptions.pop()
+
+    put(dsn, 1, 2, 3)
+    with relay_of(broker, dsn, observer=observe) as relay:
+        with pytest.raises(KeyboardInterrupt):
+            relay.run(until_empty=True)
+        relay.run(until_empty=True)
+    assert sorted(sent(broker)) == [1, 2, 3]
+    assert left(dsn) == 0
+
+
 def test_two_databases_under_one_name_are_told(
     broker: Broker, dsn: str, postgres: PostgresServer
 ) -> None:

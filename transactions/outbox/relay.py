@@ -225,6 +225,11 @@ class OutboxRelay:
                 logger.warning("relay %s begins again: %s", self._name, error)
                 self._stopping.wait(min(0.1 * 2.0 ** min(failures, 10), _LONGEST_PAUSE_S))
                 continue
+            except BaseException:
+                # Such as a signal's: the batch may be committed. The next run reads its note.
+                figures.is_working = figures.is_standing_by = False
+                self._let_go(timeout_ms=1_000)
+                raise
             failures = 0
             sent += batch
             figures.rows += batch
