@@ -141,7 +141,7 @@ class App:
             branches: Further topics by name, for ``Output(value, branch="name")``.
             batch: Most records in one call.
             park: Whether a record that waits for its retry is parked, with later ones of its key,
-                while other keys go on: True, or ``Parking`` with limits.
+                while other keys continue: True, or ``Parking`` with limits.
             concurrency: Most calls at once for each partition, 1 to 10,000; for async functions.
             **options: ``name``, the function's by default, names the changelogs. ``retries``
                 are further attempts, a number or ``Retries``. After the last one, ``on_error`` is
@@ -450,7 +450,7 @@ class App:
         Rows and offsets are committed in one transaction of the sink, so each record's rows are
         stored once; the group's offsets only show the lag. Nothing else of the application may be
         committed by Kafka: it holds functions with this sink, and functions in front of them
-        without topics or states of their own. Dead letters are sent and acknowledged before the
+        without output topics or states. Dead letters are sent and acknowledged before the
         sink's commit; a death in between sends them again. With ``Postgres(outbox=...)`` they are
         in the sink's transaction, each once.
 
@@ -628,8 +628,8 @@ class App:
     async def run_async(self, *, until_end: bool = False) -> RunReport:
         """Process until ``stop`` or cancellation, within a running event loop.
 
-        Installs no signal handlers. Heartbeats go on while a handler blocks the loop. Raises what
-        ``run`` raises.
+        Installs no signal handlers. Heartbeats continue while a handler blocks the loop. Raises the
+        errors of ``run``.
 
         Args:
             until_end: As for ``run``.

@@ -221,7 +221,7 @@ class Restorer:
                 self.drop(replay.state)
 
     def take_broken(self) -> list[TaskState]:
-        """Copies whose changelogs do not go on where they ended, since the last call."""
+        """Return the copies that were dropped since the last call, as their changelogs differ."""
         broken, self._broken = self._broken, []
         return broken
 

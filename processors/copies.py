@@ -84,7 +84,7 @@ class Copies:
 
     @property
     def servers(self) -> Mapping[TaskId, str]:
-        """Where the owners of tasks answer queries, as far as the leader told."""
+        """Query addresses of the owners of tasks, as far as the leader sent them."""
         return {} if self.assignor is None else self.assignor.given.servers
 
     def give(self, id: TaskId) -> ByteMap | None:
@@ -121,7 +121,7 @@ class Copies:
             assignor.rejoin(f"the state of {named} has caught up")
 
     def tell(self, tasks: Iterable[Task]) -> None:
-        """Note what the leader is told of this worker when the group is divided again.
+        """Set the data about this worker for the leader's next assignment.
 
         Args:
             tasks: The worker's own.

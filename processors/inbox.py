@@ -228,7 +228,7 @@ class Inboxes:
         """Drop all records; tables are read to their ends again before the first other record."""
         for inbox in self.all:
             inbox.clear()
-        self._at_end.clear()  # Reading goes on from an earlier place.
+        self._at_end.clear()  # Reading continues from an earlier offset.
         self._until_ms = None
         self._first.update(self._tables)
 

@@ -246,7 +246,7 @@ def plain_producer(config: ProducerConfig, settings: AppSettings, name: str) -> 
     Args:
         config: Its settings.
         settings: Of the application.
-        name: The slot's transactional id, which a predecessor with exactly-once may have used.
+        name: The slot's transactional id, which an earlier exactly-once worker may have used.
     """
     with Admin(config=settings.admin_config()) as admin:
         run_blocking(end_predecessor(admin, name))

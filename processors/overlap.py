@@ -84,7 +84,7 @@ class InFlight:
             if not self._ended.is_set() and timeout_s != 0:
                 await asyncio.wait_for(self._ended.wait(), timeout_s)
             else:
-                await asyncio.sleep(0)  # Let the calls go on between polls.
+                await asyncio.sleep(0)  # Let the calls run between polls.
         except TimeoutError:
             return
         self._ended.clear()

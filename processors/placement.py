@@ -144,7 +144,7 @@ class _Plan:
         return has and furthest - self._offsets(seat, task) <= self._rules.lag_max
 
     def _ready(self, task: TaskId) -> list[Seat]:
-        """Members that can take over a task; all that read it when nobody has its state."""
+        """Return the members that can take over a task; all that read it if none has its state."""
         readers = self._readers(task)
         return [seat for seat in readers if self._is_ready(seat, task)] or readers
 

@@ -37,7 +37,7 @@ from onceflow.sdk import murmur2_partition
 from onceflow.sdk.errors import KafkaError
 
 ROWS_MAX: Final = 10_000
-"""Most rows of one key that are told."""
+"""Most rows of one key in an answer."""
 QUERIES_MAX: Final = 10_000
 """Most queries that wait; further ones are refused."""
 TIME_MAX_MS: Final = 2**62

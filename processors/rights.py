@@ -1,6 +1,6 @@
 """The rights that an application needs, and which of them its user lacks.
 
-An authorizer refuses the same request again until somebody adds an ACL, so a worker without a right
+An authorizer refuses the same request until an ACL is added, so a worker without a right
 ends at the first refusal. Its error lists every right that the user lacks, each with the command
 that adds it. The brokers tell what is allowed (KIP-430); `doctor` asks the same. If they allow
 everything, the refusal was a passing one: an ACL reaches each broker of a cluster at another time.

@@ -163,13 +163,13 @@ class Task:
         if now_s < self.held_until_s:
             return self.held_until_s
         if self.overlap is not None:
-            return None  # Others of its keys go on while one of its records waits.
+            return None  # Its other keys continue while one of its records waits.
         if waiting is not None and now_s < waiting.not_before_s and self._is_next(waiting):
             return waiting.not_before_s
         return None
 
     def ready_s(self, now_s: float) -> float | None:
-        """When the task can go on: now, at a later time, or None when it has nothing to do."""
+        """When the task can continue: now, at a later time, or None if it has nothing to do."""
         if self.status is not TaskStatus.RUNNING:
             return None
         blocked_s = self.blocked_until_s(now_s)
@@ -198,7 +198,7 @@ class Task:
 
     @property
     def busy(self) -> bool:
-        """Whether calls of it go on while nobody awaits its step."""
+        """Whether calls of it run while no step is awaited."""
         return self.overlap is not None and self.overlap.busy
 
     @property
@@ -365,7 +365,7 @@ class Task:
     def _after_failure(
         self, job: Job, node: WorkNode, error: Exception, attempt: int, unit: Unit
     ) -> bool:
-        """Apply the policy; return whether the record's other calls go on now.
+        """Apply the policy; return whether the record's other calls continue now.
 
         Raises:
             ProcessingError: The policy is to stop.
@@ -407,7 +407,7 @@ class Task:
         return True
 
     def give_up(self, job: Job, node: WorkNode, error: Exception, attempt: int) -> None:
-        """Apply the policy to a call after its last attempt; the record goes on without it.
+        """Apply the policy to a call after its last attempt; the record continues without it.
 
         Raises:
             ProcessingError: The policy is to stop.
@@ -425,7 +425,7 @@ class Task:
 
         Args:
             place: Its input, or the rows of the task that fall due.
-            upto: The place behind it.
+            upto: The place after it.
             error: What the brokers say.
 
         Raises:

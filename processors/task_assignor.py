@@ -54,7 +54,7 @@ class MemberFacts(NamedTuple):
 
 
 class Given(NamedTuple):
-    """What the leader told a member.
+    """The leader's data for a member.
 
     Attributes:
         number: Rises with each assignment.
@@ -159,7 +159,7 @@ class TaskAssignor:
 
         Args:
             partition_counts: By topic.
-            members: Who takes part, with what they told.
+            members: The members, with the data that they sent.
 
         Returns:
             Partitions by member id, and the data for each.

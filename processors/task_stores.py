@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onceflow.processors.errors import StateDirectoryError
 from onceflow.processors.graph.specs import StoreKind
-from onceflow.processors.graph.topology import SubTopology, Topology
+from onceflow.processors.graph.topology import Topology
 from onceflow.processors.provisioning import Provisioned
 from onceflow.processors.services import Services
 from onceflow.processors.settings import AppSettings
@@ -41,10 +41,6 @@ class TaskStores:
         assert self.topics is not None, "the topics are looked at first"
         return self.topics
 
-    def part_of(self, id: TaskId) -> SubTopology:
-        """The sub-topology of a task."""
-        return self._parts[id.part]
-
     def partitions_of(self, part: str) -> int:
         """How many tasks a sub-topology has."""
         return self.found.partitions[self._parts[part].input_topics[0]]
@@ -57,7 +53,7 @@ class TaskStores:
         return id.partition < self.partitions_of(id.part)
 
     def stays(self, id: TaskId) -> bool:
-        """Whether state outlives the closing of its map."""
+        """Whether state stays after its map is closed."""
         return self._parts[id.part].store is not StoreKind.MEMORY
 
     def make_state(self, id: TaskId) -> TaskState:

@@ -370,7 +370,7 @@ class TestDriver:
             ``ListState``.
 
         Raises:
-            LookupError: There is no such state; the message names the existing ones.
+            LookupError: The state does not exist; the message lists the existing ones.
         """
         specs = {state.name: state for state in self._topology.states}
         spec = specs.get(f"{processor}.{name}")

@@ -1,7 +1,7 @@
 """The table that maps an error within a transaction to an abort reason and a reaction.
 
-There are four reactions: abort and go on with the same producer, abort with a re-initialised
-producer, go on with a new producer and a new membership, or abort and raise. The session executes
+There are four reactions: abort and continue with the same producer, abort with a re-initialised
+producer, continue with a new producer and membership, or abort and raise. The session executes
 them.
 """
 

@@ -100,7 +100,7 @@ class CommitOffsets:
                 upto = given
                 if upto == progress.next:
                     upto = max(upto, await _position(consumer, partition))
-            # Markers behind the last record may have a later leader epoch. With the record's epoch
+            # Markers after the last record may have a later leader epoch. With the record's epoch
             # the next reader would conclude that the log was truncated below the offset (KIP-320).
             if upto > progress.next:
                 epoch = -1

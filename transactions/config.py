@@ -185,7 +185,7 @@ class SessionConfig(SessionSettings, Generic[KeyT_co, ValueT_co], in_kafka=False
             raise ConfigError(
                 "slot", self.slot, "must name this process within its group, such as '0'"
             )
-        # Check these before a client is made, as the producer fences a predecessor.
+        # Check these before a client is made, as a new producer fences a running one.
         if self.consumer.group_id is None:
             raise ConfigError("group_id", None, "must be set: offsets are stored by group")
         if self.consumer.enable_auto_commit:

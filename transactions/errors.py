@@ -1,6 +1,6 @@
 """Errors of consume-transform-produce sessions, besides those of the SDK.
 
-``abort_reasons`` lists the SDK's errors after which a session goes on. After the errors here it
+``abort_reasons`` lists the SDK's errors after which a session continues. After the errors here it
 cannot.
 """
 

@@ -29,7 +29,7 @@ class Abort:
 
     Attributes:
         reason: The kind of cause.
-        cause: The error behind it, or None when no error was involved.
+        cause: The error that caused it, or None.
     """
 
     reason: AbortReason

@@ -1,7 +1,7 @@
 """Sets the positions of a session's consumer: after assignments, aborts and errors.
 
 Records may be read again, but none may be skipped. So a partition whose position could not be found
-stays on a list, and no poll goes on until it has one. The session decides when to abort.
+stays on a list, and every poll waits until it has one. The session decides when to abort.
 """
 
 from __future__ import annotations

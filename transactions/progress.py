@@ -43,7 +43,7 @@ class UncommittedWork(dict[TopicPartition, Progress]):
                 progress.leader_epoch = last.leader_epoch
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Offset behind the last polled record by partition."""
+        """Offset after the last polled record by partition."""
         return {partition: progress.next for partition, progress in self.items()}
 
     def cut(self, partition: TopicPartition, offset: int) -> None:

@@ -145,7 +145,7 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
     ) -> PollResult[KeyT_co, ValueT_co]:
         """Do as ``poll``, but return errors of reading and of the transaction separately.
 
-        This is for callers that go on with other partitions if one cannot be read, and that must
+        This is for callers that continue with other partitions if one cannot be read, and that must
         distinguish a refused output from a fault of the input.
 
         Args:
@@ -290,7 +290,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
     """``TransactionSession`` for asyncio, with the same names and rules.
 
     Use ``async with``, or call ``start``. If the caller of ``commit`` or ``abort`` is cancelled,
-    the call still goes on to its end, so that a transaction is never half ended.
+    the call still runs to its end, so that a transaction is never half ended.
     """
 
     @overload

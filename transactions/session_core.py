@@ -121,7 +121,7 @@ class SessionCore:
     # Life ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Initialise the producer, which ends a predecessor's transaction, then join the group.
+        """Initialise the producer, which aborts an open transaction of its id, then join the group.
 
         Raises:
             ConfigError: The transaction timeout is longer than the broker allows.
@@ -145,7 +145,7 @@ class SessionCore:
             self._consumer = await settle(self._clients.consumer(self.config, self))
 
     async def _new_producer(self) -> SessionProducer:
-        """Make a producer that has fenced its predecessor.
+        """Make a producer, which fences an earlier one with the same id.
 
         Another process whose InitProducerId comes at the same time may fence this producer before
         it has sent anything. Then nothing is lost, and the producer is made again.
@@ -171,7 +171,7 @@ class SessionCore:
                 logger.debug("session %s: closing the producer: %s", self._name, error)
 
     async def close(self, timeout_ms: int, *, leave_group: bool = True) -> None:
-        """Abort the open transaction, leave the group if told, and close both clients."""
+        """Abort the open transaction, leave the group if asked to, and close both clients."""
         self._closed = True
         if os.getpid() != self._process_id:
             return  # A forked child: clients and transaction are the parent's.
@@ -786,7 +786,7 @@ class SessionCore:
     async def _replace_both(self, cause: Exception | None) -> None:
         """Replace consumer and producer: after a fence membership and epoch are in doubt."""
         logger.warning("session %s: fenced: %s", self._name, cause)
-        # Set until the end: an interruption must not leave a member that nobody polls or closes.
+        # Set until the end: an interruption must not leave a member that no call polls or closes.
         self._fenced_by = cause or CommitFailedError("fenced")
         consumer = self.consumer
         self._commit_offsets.clear()

@@ -537,7 +537,7 @@ def check_topics(called: str, topics: Sequence[str], **targets: str | None) -> N
                 check_topic_name(name)
             except InvalidTopicError as error:
                 raise DeclarationError(
-                    f"{called}: {parameter}={name!r} is no valid name of a topic: {error}"
+                    f"{called}: {parameter}={name!r} is not a valid topic name: {error}"
                 ) from error
     for parameter, what in (("dead_letter", "dead letters"), ("late", "late records")):
         if targets.get(parameter) in topics:
@@ -693,7 +693,7 @@ def choice(kind: type[E], called: str, parameter: str, value: object) -> E:
     """Return the member of an enum that a parameter names.
 
     Raises:
-        DeclarationError: There is no such member.
+        DeclarationError: The type has no such field.
     """
     try:
         return kind(value)

@@ -213,7 +213,7 @@ def make_timing(called: str, time: TimeOf | None, idle: timedelta | None) -> Tim
     """Where the records of a function stand in time.
 
     Raises:
-        DeclarationError: ``time`` is no function, or ``idle`` no duration.
+        DeclarationError: ``time`` is not a function, or ``idle`` is not a duration.
     """
     if time is not None and not callable(time):
         raise DeclarationError(

@@ -79,14 +79,14 @@ class TransactionAdmin(Protocol):
 
 
 async def end_predecessor(admin: TransactionAdmin, transactional_id: str) -> None:
-    """Abort the transaction that a predecessor with exactly-once left open, if there is one.
+    """Abort the transaction that an earlier exactly-once worker left open, if there is one.
 
-    Nobody else ends it before its timeout, and until then committed readers wait in front of it.
+    Otherwise it stays open until its timeout, and read_committed consumers wait at it.
     The transactions are listed, because a question to the coordinator would make its topic.
 
     Args:
         admin: Asks the brokers.
-        transactional_id: What the predecessor's producer was called.
+        transactional_id: Transactional id of the earlier worker.
 
     Raises:
         KafkaError: The brokers do not answer.
@@ -94,7 +94,7 @@ async def end_predecessor(admin: TransactionAdmin, transactional_id: str) -> Non
     try:
         ongoing = await settle(admin.list_transactions(states=["Ongoing"]))
     except UnsupportedVersionError as error:
-        logger.info("transactions of a predecessor are not looked for: %s", error)
+        logger.info("open transactions of an earlier worker are not looked for: %s", error)
         return
     if all(each.transactional_id != transactional_id for each in ongoing):
         return
@@ -102,7 +102,7 @@ async def end_predecessor(admin: TransactionAdmin, transactional_id: str) -> Non
         await settle(admin.fence_producers([transactional_id]))
     except TransactionalIdAuthorizationFailedError as error:
         logger.warning(
-            "a predecessor with exactly-once left transaction %r open, and this worker may not end "
+            "an earlier exactly-once worker left transaction %r open, and this worker may not end "
             "it (%s): committed readers wait until its timeout; allow WRITE on the transactional "
             "id, or end it with: onceflow txns fence %s",
             transactional_id,
@@ -110,7 +110,7 @@ async def end_predecessor(admin: TransactionAdmin, transactional_id: str) -> Non
             transactional_id,
         )
     else:
-        logger.info("ended transaction %r, which a predecessor left open", transactional_id)
+        logger.info("aborted transaction %r, which an earlier worker left open", transactional_id)
 
 
 class PlainProducer(Protocol):
@@ -151,7 +151,7 @@ class CommittingConsumer(Protocol):
 
 
 class AtLeastOnceProducer:
-    """A plain producer behind the interface of a session's transactional one.
+    """An idempotent producer with the interface of a session's transactional one.
 
     Args:
         producer: Sends records.

@@ -84,7 +84,7 @@ class TransactionLedger:
         return None if self._session is None else self._session.last_abort
 
     async def open(self) -> None:
-        """Make the session; its producer fences a predecessor."""
+        """Make the session; its producer fences an earlier one with the same id."""
         self._session = await settle(self._make_session(self))
 
     async def poll(self, timeout_ms: int, max_records: int) -> Polled:

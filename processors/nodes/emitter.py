@@ -45,7 +45,7 @@ class Emitter:
         timestamp_ms: int,
         window: Window | None = None,
     ) -> None:
-        """Put a result into a frame; None is no result.
+        """Put a result into a frame; None means that there is none.
 
         Raises:
             RecordTooLargeError: The producer would refuse it for its size.

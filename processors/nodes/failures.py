@@ -53,7 +53,7 @@ class Failures:
 
     Attributes:
         meter: Counts dead letters.
-        counts: Whether records that succeed have to be told to ``good``.
+        counts: Whether ``good`` must be called for records that succeed.
         parks: Parks a record that is to be tried again; None where it holds up its partition.
         tally: What became of the calls of the node.
         is_parked: Whether records of a key are parked; None where none ever are.
@@ -140,7 +140,7 @@ class Failures:
         if policy is OnError.STOP or self._lane is None:
             raise ProcessingError(
                 f"{name} failed at {where} after {tries}: {cause}. The record is "
-                "not committed and comes again after a restart; to go on without it, declare "
+                "not committed and comes again after a restart; to continue without it, declare "
                 "dead_letter= or on_error=OnError.SKIP",
                 *coordinates,
             ) from error

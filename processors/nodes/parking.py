@@ -3,7 +3,7 @@
 Parked records are rows of the function's state: they are written to the changelog in the
 transaction of the offset that moves past them, and move with their partition. The first one of a
 key is tried again when it is due by the wall clock. The next one becomes due when the first is
-done, so a key keeps its order. Other keys go on.
+done, so a key keeps its order. Other keys continue.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class ParkingWork(FunctionWork):
     # Calls ---------------------------------------------------------------------------------
 
     def call(self, frame: Frame, stores: Stores) -> None:
-        """Process a record, park it behind others of its key, or try a parked one again."""
+        """Process a record, park it after others of its key, or try a parked one again."""
         if not self._is_behind(frame, stores):
             self._take_parked(frame)
             super().call(frame, stores)

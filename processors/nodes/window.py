@@ -394,7 +394,7 @@ class WindowWork(PlainWork):
         return Due(store, now_ms, row, key, time_ms, record)
 
     def _letter_value(self, store: TimedStore, row: bytes) -> bytes | None:
-        """The value of the dead letter of a window: its result, or what functions behind it get."""
+        """Return the value of a window's dead letter: its result, or a later function's input."""
         data = store.get(row)
         assert data is not None
         if self._node.on_update:

@@ -51,7 +51,7 @@ class Migration:
         from_type: The earlier annotation.
         convert: Converts a value of the earlier type to the next one; None decodes the stored
             values as the next type.
-        version: The version that it converts; None for types that are told apart by themselves,
+        version: The version that it converts; None for types that differ by themselves,
             each of which is converted to the state's.
     """
 
@@ -163,14 +163,14 @@ class ValueCodec:
         self._lead = _tag(self.text)
         self._earlier: dict[bytes, _Step] = {}
         step: _Step | None = None
-        # The latest version first: each of the others needs the one behind it.
+        # The latest version first: each of the others needs the next one.
         for m in sorted(migrations, key=lambda each: each.version or 0, reverse=True):
             following = step if m.version is not None else None
             step = _Step(_decoder(m.from_type, what), m.convert, following)
             self._earlier[_tag(schema_text(m.from_type, what, m.version))] = step
         if len({self._lead, *self._earlier}) <= len(migrations):
             raise DeclarationError(
-                f"{what}: two of its types cannot be told apart; leave out the migration from the "
+                f"{what}: two of its types look the same; leave out the migration from the "
                 "state's own type, or give each a version="
             )
 

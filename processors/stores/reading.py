@@ -129,7 +129,7 @@ class StoredMap:
             store: Its name, ``function.state``.
 
         Raises:
-            StateDirectoryError: There is no such store, or it is damaged.
+            StateDirectoryError: The store does not exist or is damaged.
         """
         mark = self.marks.stores.get(store)
         if mark is None:

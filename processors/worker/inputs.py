@@ -1,8 +1,8 @@
 """Input partitions that cannot be read, and when each one is fetched again.
 
 A damaged answer is fetched again after a growing wait, since it may have been damaged on its way.
-Its partition is paused meanwhile, and others go on. If it stays damaged, the log is, and the worker
-ends with an error that names topic, partition and offset. No record is skipped.
+Its partition is paused meanwhile, and others continue. If it stays damaged, the log itself is: the
+worker ends with an error that names topic, partition and offset. No record is skipped.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ _BEGIN_AGAIN = (
     UnknownServerError,  # A coordinator whose disk is full says nothing better.
     UnreleasedInstanceIdError,
 )
-"""New clients or a wait may help: a killed predecessor keeps its instance id for some time."""
+"""New clients or a wait may help: a killed worker keeps its instance id for some time."""
 
 
 class Worker:
@@ -93,7 +93,7 @@ class Worker:
         settings: How it runs.
         services: Makes clients, opens stores, tells the time.
         until_end: Whether it ends when what was in its inputs at the start is processed.
-        figures: Counters of the process, which go on from those of a former worker.
+        figures: Counters of the process, which continue those of a former worker.
     """
 
     def __init__(
@@ -551,11 +551,11 @@ class Worker:
             raise error
 
     async def _on_input_error(self, calls: Calls, polled: Polled) -> None:
-        """Pause a partition that cannot be read, to fetch it again; others go on.
+        """Pause a partition that cannot be read, to fetch it again; others continue.
 
         Raises:
             ProcessingError: It stayed unreadable.
-            KafkaError: The error is none of a partition.
+            KafkaError: The error does not belong to a partition.
         """
         error = polled.input_error
         assert error is not None
@@ -573,7 +573,7 @@ class Worker:
         await self._pauses.pause(calls, self._connections.ledger, partition)
 
     async def _back_off(self, calls: Calls) -> None:
-        """Take no records for a while; polling goes on, which keeps the membership."""
+        """Take no records for a while; polling continues, which keeps the membership."""
         until_s = self._clock() + self._unit.backoff_ms() / 1000
         for task in self._tasks:
             task.held_until_s = until_s

@@ -18,7 +18,7 @@ from onceflow.sdk.errors.kinds import (
 
 
 class UnknownServerError(BrokerError, code=-1, name="UNKNOWN_SERVER_ERROR"):
-    """The broker failed in a way that has no code of its own; its log says more."""
+    """The broker failed in a way without a specific code; its log says more."""
 
 
 class OffsetOutOfRangeError(BrokerError, code=1):
@@ -294,7 +294,7 @@ class NonEmptyGroupError(BrokerError, code=68):
 
 
 class GroupIdNotFoundError(BrokerError, code=69):
-    """There is no group of this id."""
+    """There is no group with this id."""
 
 
 class FetchSessionIdNotFoundError(RetriableError, BrokerError, code=70):
@@ -500,7 +500,7 @@ class InvalidRegistrationError(BrokerError, code=119):
 
 
 class TransactionAbortableError(AbortableError, BrokerError, code=120):
-    """The broker cannot go on with this transaction; abort it and begin a new one."""
+    """The broker cannot continue this transaction; abort it and begin a new one."""
 
 
 class InvalidRecordStateError(BrokerError, code=121):

@@ -44,7 +44,7 @@ class AbortableError(KafkaError):
 
 
 class FatalError(KafkaError):
-    """This client cannot go on; close it."""
+    """This client cannot continue; close it."""
 
 
 class RecordError(KafkaError):

@@ -44,7 +44,7 @@ class AclBinding(NamedTuple):
     Attributes:
         resource_type: What the rule is about.
         resource_name: Its name, or the beginning of it; "*" for any.
-        principal: Who, such as "User:alice"; "User:*" for everybody.
+        principal: Principal, such as "User:alice"; "User:*" for all.
         operation: What.
         permission: Whether it is allowed.
         host: From which address; "*" for any.
@@ -140,8 +140,8 @@ class LogDirDescription(NamedTuple):
 
     Attributes:
         replicas: What is in it.
-        total_bytes: Size of its volume, -1 if not told.
-        usable_bytes: What is left of it, -1 if not told.
+        total_bytes: Size of its volume, -1 if unknown.
+        usable_bytes: Free bytes of it, -1 if unknown.
         error_code: Kafka's code when the folder cannot be used, else 0.
     """
 
@@ -157,7 +157,7 @@ class FeatureMetadata(NamedTuple):
     Attributes:
         finalized: Level in force by name.
         supported: Lowest and highest level that the broker knows, by name.
-        epoch: Raised by each change; -1 if not told.
+        epoch: Raised by each change; -1 if unknown.
     """
 
     finalized: Mapping[str, int]
@@ -174,7 +174,7 @@ class PartitionReassignment(NamedTuple):
 
 
 class QuorumReplica(NamedTuple):
-    """A node that keeps the metadata log; times are milliseconds since 1970, -1 if not told."""
+    """A node that keeps the metadata log; times are milliseconds since 1970, -1 if unknown."""
 
     node_id: int
     log_end_offset: int

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 PREFIX: Final = "ONCEFLOW_"
-"""How names in the environment begin, unless told otherwise."""
+"""Default prefix of names in the environment."""
 CompressionType = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 BufferPolicy = Literal["block", "raise"]
 COMPRESSION_LEVELS: Final = {"gzip": (1, 9), "lz4": (1, 17), "zstd": (-131_072, 22)}

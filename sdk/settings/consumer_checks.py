@@ -34,7 +34,7 @@ def reset_duration_ms(policy: str) -> int | None:
     """How far back ``auto.offset.reset`` goes, in milliseconds; None for the other policies.
 
     Raises:
-        ConfigError: The text behind ``by_duration:`` is no ISO-8601 duration.
+        ConfigError: The text after ``by_duration:`` is not an ISO-8601 duration.
     """
     if not policy.startswith(BY_DURATION):
         return None

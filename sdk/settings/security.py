@@ -146,7 +146,7 @@ class SecurityConfig(Settings):
             self._refuse("ssl_", "TLS settings are only used with SSL or SASL_SSL")
 
     def _refuse(self, prefix: str, remedy: str) -> None:
-        """Settings that this protocol has no use for: whoever gave them believes otherwise."""
+        """Refuse settings that this protocol does not use, since they would have no effect."""
         optional = [name for name, setting in self.declared.items() if setting.default is None]
         given = [
             name for name in optional if name.startswith(prefix) and getattr(self, name) is not None

@@ -193,7 +193,7 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
         wait.
 
         Args:
-            timeout_ms: Longest wait for the first record; 0 returns what is there.
+            timeout_ms: Longest wait for the first record; 0 returns what has arrived.
             max_records: Most records to return, default ``max_poll_records``.
 
         Returns:
@@ -205,9 +205,9 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
             FencedInstanceIdError: Another consumer runs with the same group_instance_id; final.
             RecordError: A batch is damaged, or a deserializer refused a record
                 (SerializationError). Its partition waits and is tried again after a pause, with
-                an error for each try, while others go on. ``place`` names topic, partition and
-                offset; seek past it to go on without it.
-            IllegalStateError: Nothing was chosen to be read, or a poll goes on already.
+                an error for each try, while others continue. ``place`` names topic, partition and
+                offset; seek past it to continue without it.
+            IllegalStateError: Nothing was chosen to be read, or another poll is running.
             KafkaError: Another error of the background work that a retry does not mend.
         """
         limit = record_limit(max_records, self.config.max_poll_records)
@@ -231,7 +231,7 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
         """Return records as `poll`, but as columns: far cheaper for work on whole batches.
 
         Args:
-            timeout_ms: Longest wait for the first record; 0 returns what is there.
+            timeout_ms: Longest wait for the first record; 0 returns what has arrived.
             max_records: Most records to return, default ``max_poll_records``.
             values_only: Whether offsets and values are enough; keys, timestamps and headers are
                 then not even decoded.
@@ -292,7 +292,7 @@ class Consumer(ConsumerCalls, Generic[KeyT_co, ValueT_co]):
             return await engine.poll_step(deadline_ms, ahead, done, fill=True, form=form)
 
         while True:
-            self._filling = True  # Stays, if Ctrl-C ends the wait: the loop goes on for a moment.
+            self._filling = True  # Stays, if Ctrl-C ends the wait: the loop continues for a moment.
             step = self._portal.call(go_on)
             self._filling = False
             if not isinstance(step, PendingCallback):

@@ -149,7 +149,7 @@ class Portal:
             self._calls.discard(call)
             if not call.is_over:
                 # The limit passed, or Ctrl-C or another signal interrupted this thread: cancel the
-                # work, which must not go on after the call has ended.
+                # work, which must not continue after the call has ended.
                 self.wake(call.cancel)
 
     def run(self, function: Callable[[], T]) -> T:
@@ -302,7 +302,7 @@ class _Call(Generic[T]):
             self._task.cancel()
 
     def end(self, error: BaseException | None) -> None:
-        """Let the caller go on."""
+        """Let the caller continue."""
         if not self.is_over:
             self._error = error
             self.is_over = True

@@ -2,7 +2,7 @@
 
 ``send`` appends in the caller's thread and wakes the background loop only when there is something
 for it to do, so that a record costs no hop between threads. Everything else is one call into the
-loop. Which results exist and when batches move is decided in the engine that both faces share.
+loop. The engine that both faces share decides when batches are sent.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Producer(ProducerCalls):
     """Sends records to Kafka from blocking code.
 
     Thread-safe, and connected when the constructor returns. Idempotent with ``acks="all"`` unless
-    told otherwise: a retry never duplicates a record. Make it after a fork, not before.
+    set otherwise: a retry never duplicates a record. Make it after a fork, not before.
 
     Every setting of ``ProducerConfig`` is a keyword argument.
 
@@ -149,7 +149,7 @@ class Producer(ProducerCalls):
     def close(self, timeout_ms: int = CLOSE_TIMEOUT_MS) -> None:
         """Send what waits, abort an open transaction, close the connections and end the thread.
 
-        Again it does nothing.
+        Calling it again does nothing.
 
         Args:
             timeout_ms: After that time what is left fails with ClientClosedError.

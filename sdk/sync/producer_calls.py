@@ -39,7 +39,7 @@ class ProducerCalls:
     def send_batch(self, topic: str, batch: EncodedBatch) -> Deliveries:
         """Hand over a finished batch that a ``BatchEncoder`` made, here or in another process.
 
-        It goes behind what the partition was sent before. Producer id, epoch and sequence are
+        It follows the earlier records of its partition. Producer id, epoch and sequence are
         set when it is sent, so one batch may be handed over only once.
 
         Args:
@@ -47,7 +47,7 @@ class ProducerCalls:
             batch: The batch.
 
         Returns:
-            One delivery for all its records; their timestamps are not told.
+            One delivery for all its records, without their timestamps.
 
         Raises:
             ConfigError: There is no such partition, the bytes are not a batch, or the producer has
@@ -124,7 +124,7 @@ class ProducerCalls:
         self._portal.call(lambda: self._transactions.init(timeout_ms))
 
     def begin_transaction(self) -> None:
-        """Open a transaction. The broker hears of it with the first record or offset.
+        """Open a transaction. The broker begins it with the first record or offset.
 
         Raises:
             ProducerFencedError: A newer producer has the transactional id; close this one.

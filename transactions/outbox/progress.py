@@ -48,5 +48,5 @@ def decoded(data: bytes) -> list[int]:
             "name",
             data[:80],
             f"its topic holds a record that is not a note of this relay ({error}); give the relay "
-            "a name of its own, or a newer version of onceflow",
+            "another name, or a newer version of onceflow",
         ) from error

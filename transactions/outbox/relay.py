@@ -196,7 +196,7 @@ class OutboxRelay:
             until_empty: Return when the table was empty.
 
         Raises:
-            OutboxRowError: A row cannot be sent. It stays in the table, and so do those behind it.
+            OutboxRowError: A row cannot be sent. It stays in the table, and so do later rows.
             TransactionalIdInUseError: A relay of this name works for another database.
             ConfigError: The table is missing, or the topic of the notes holds something else.
             KafkaError: The brokers refuse what will not be right by itself, such as a missing
@@ -282,7 +282,7 @@ class OutboxRelay:
         if found is None or not found[0]:
             return False
         self._make_notes_topic()
-        # Only now, behind this: whatever an earlier relay had begun is committed or aborted.
+        # From here on, every transaction of an earlier relay is committed or aborted.
         producer = Producer(config=self._producer_config)
         try:
             # Their transaction is committed, so these rows were sent.
@@ -329,7 +329,7 @@ class OutboxRelay:
     # Batches -------------------------------------------------------------------------------
 
     def _relay_batch(self) -> int:
-        """Send what is there and delete it; return how many rows."""
+        """Send the present rows and delete them; return how many."""
         connection, producer = self._connected(), self._producer
         assert producer is not None, "the relay has no producer"
         self._notified = False
@@ -404,6 +404,6 @@ def _told(row: OutboxRow) -> Iterator[None]:
             raise
         raise OutboxRowError(
             f"outbox row {row.id} for topic {row.topic}: {error}. It stays in the table and holds "
-            f"up those behind it; mend it or delete it (DELETE ... WHERE id = {row.id})",
+            f"up later rows; correct it or delete it (DELETE ... WHERE id = {row.id})",
             row.id,
         ) from error

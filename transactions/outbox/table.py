@@ -51,7 +51,7 @@ _NAMED = "onceflow_outbox_notify"
 
 
 class OutboxRowError(RecordError):
-    """A row of the outbox cannot be sent; it stays in the table, and those behind it wait.
+    """A row of the outbox cannot be sent; it stays in the table, and later rows wait.
 
     Attributes:
         row_id: The row's id.

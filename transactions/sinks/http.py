@@ -258,8 +258,8 @@ class Http:
             raise again
         if answer.status in _ROW:
             row = body[:200].decode("utf-8", "replace")  # The cut may divide a character.
-            raise SinkRowError(f"{self._place} {told}; row {row}; mend the row")
-        raise ConfigError("url", self._place, f"{told}; mend address, method or headers")
+            raise SinkRowError(f"{self._place} {told}; row {row}; correct the row")
+        raise ConfigError("url", self._place, f"{told}; correct address, method or headers")
 
     def close(self) -> None:
         """See ``Sink.close``."""

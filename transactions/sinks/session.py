@@ -263,7 +263,7 @@ class AsyncSinkSession(Generic[KeyT_co, ValueT_co]):
 
         Raises:
             SinkSharedError: Another live program claims the same partitions again and again.
-            SinkOffsetsMovedError: Somebody changed the stored offsets meanwhile.
+            SinkOffsetsMovedError: Another program changed the stored offsets meanwhile.
             SinkRowError: The sink cannot store a row; the work is dropped and read again.
             SinkUnavailableError: The sink cannot be reached in time; the work is dropped and read
                 again. Within a rebalance the limit is ``revoke_budget_ms``, and no error is raised.

@@ -559,7 +559,9 @@ class SinkSessionCore:
             try:
                 consumer.commit_async(offsets)
             except KafkaError as error:
-                logger.info("session %s: the group's offsets stay behind: %s", self.owner, error)
+                logger.info(
+                    "session %s: the group's offsets are not updated: %s", self.owner, error
+                )
 
     async def _resolve(self, batch: Batch, error: SinkOutcomeUnknownError) -> bool:
         """Claim again and compare offsets: the sink stored all of the batch or nothing."""

@@ -140,7 +140,7 @@ class SinkConformance:
         after.close()
 
     def test_death_at_each_step_stores_all_or_nothing(self) -> None:
-        """Wherever a writer dies, its successor goes on behind exactly what is stored."""
+        """Wherever a writer dies, the next one continues exactly after the stored rows."""
         done: list[int] = []
         offset: int | None = None
         for number, moment in enumerate(self.steps()):
@@ -176,7 +176,7 @@ class SinkConformance:
             except SinkOutcomeUnknownError:
                 pass
             else:
-                raise AssertionError(f"an answer lost {moment} was not told")
+                raise AssertionError(f"an answer lost {moment} raised no error")
             raiser.armed = False
             found = sink.claim([FIRST], "a")
             if moment == "after commit":

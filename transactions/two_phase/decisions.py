@@ -113,7 +113,7 @@ def _cluster_id(admin: Admin) -> str:
         raise ConfigError(
             "bootstrap_servers",
             "(as given)",
-            "this cluster has no id, so its prepared transactions cannot be told from those of "
+            "this cluster has no id, so its prepared transactions look like those of "
             "another cluster; use brokers that have one, as Apache Kafka has since 0.10.1",
         )
     return found
@@ -175,7 +175,7 @@ def list_in_doubt(
     transactional_ids: Iterable[str] = (),
     topic: str = TOPIC,
 ) -> list[InDoubt]:
-    """List what is prepared in a database; change nothing and fence nobody.
+    """List the prepared transactions of a database; change and fence nothing.
 
     A transaction that is being committed at the moment is listed too.
 

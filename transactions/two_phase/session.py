@@ -185,7 +185,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         return self._work
 
     def _check_work(self) -> None:
-        """Refuse to go on if rows of this transaction are lost.
+        """Raise an error if rows of this transaction are lost.
 
         Raises:
             ParticipantError: The connection was lost.
@@ -406,7 +406,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
         """Tell the database of a decision.
 
         Raises:
-            ParticipantError: It could not be told; the next call tries again.
+            ParticipantError: The database could not be reached; the next call tries again.
         """
         if self._decided is None:
             return
@@ -420,7 +420,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             self._finisher.close()
             decision = "committed" if commit else "aborted"
             raise ParticipantError(
-                f"the transaction is {decision}, and the database could not be told: {error}. The "
+                f"the transaction is {decision}, and the database was not reached: {error}. The "
                 "next call tells it again; after a restart the session does"
             ) from error
         self._decided = None

@@ -184,7 +184,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         """Subscribe to topics: the group assigns their partitions. The next poll joins it.
 
         Callbacks run within `poll` and take a list of partitions; they may be coroutine
-        functions. What they raise is raised by that poll, after the rebalance went on.
+        functions. Their exceptions are raised by that poll, after the rebalance has continued.
 
         Args:
             topics: Topic names.
@@ -245,7 +245,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         others get its partitions (a warning is logged at half of that time).
 
         Args:
-            timeout_ms: Longest wait for the first record; 0 returns what is there.
+            timeout_ms: Longest wait for the first record; 0 returns what has arrived.
             max_records: Most records to return, default ``max_poll_records``.
 
         Returns:
@@ -257,9 +257,9 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
             FencedInstanceIdError: Another consumer runs with the same group_instance_id; final.
             RecordError: A batch is damaged, or a deserializer refused a record
                 (SerializationError). Its partition waits and is tried again after a pause, with
-                an error for each try, while others go on. ``place`` names topic, partition and
-                offset; seek past it to go on without it.
-            IllegalStateError: Nothing was chosen to be read, or a poll goes on already.
+                an error for each try, while others continue. ``place`` names topic, partition and
+                offset; seek past it to continue without it.
+            IllegalStateError: Nothing was chosen to be read, or another poll is running.
             KafkaError: Another error of the background work that a retry does not mend.
         """
         limit = record_limit(max_records, self.config.max_poll_records)
@@ -273,7 +273,7 @@ class AsyncConsumer(Generic[KeyT_co, ValueT_co]):
         """Return records as `poll`, but as columns: far cheaper for work on whole batches.
 
         Args:
-            timeout_ms: Longest wait for the first record; 0 returns what is there.
+            timeout_ms: Longest wait for the first record; 0 returns what has arrived.
             max_records: Most records to return, default ``max_poll_records``.
             values_only: Whether offsets and values are enough; keys, timestamps and headers are
                 then not even decoded.

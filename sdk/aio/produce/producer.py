@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("onceflow.producer")
 
 CLOSE_TIMEOUT_MS = 30_000
-"""How long closing tries to send what waits, unless it is told otherwise."""
+"""How long closing tries to send waiting records, by default."""
 
 
 INTERRUPTED_CLOSE_MS = 500
@@ -68,7 +68,7 @@ INTERRUPTED_ABORT_MS = 1_000
 
 
 def timeout_at_exit(error: BaseException | None) -> int:
-    """How long leaving a producer's context may take, by what ended it."""
+    """Return how long leaving a producer's context may take, after its error if there is one."""
     interrupted = error is not None and not isinstance(error, Exception)
     return INTERRUPTED_CLOSE_MS if interrupted else CLOSE_TIMEOUT_MS
 
@@ -116,7 +116,7 @@ class AsyncProducer:
     """Sends records to Kafka from asyncio code.
 
     Construct it anywhere, await ``start`` (or use ``async with``) in the loop that will use it.
-    Idempotent with ``acks="all"`` unless told otherwise: a retry never duplicates a record.
+    Idempotent with ``acks="all"`` unless set otherwise: a retry never duplicates a record.
 
     Every setting of ``ProducerConfig`` is a keyword argument.
 
@@ -152,7 +152,7 @@ class AsyncProducer:
     # life
 
     async def start(self) -> None:
-        """Connect, and get the identity of a transactional producer. Again it does nothing.
+        """Connect, and get the identity of a transactional producer. Calling it again does nothing.
 
         Raises:
             NoBrokersAvailableError: No broker could be reached within ``max_block_ms``.
@@ -448,7 +448,7 @@ class AsyncProducer:
     async def send_batch(self, topic: str, batch: EncodedBatch) -> AsyncDeliveries:
         """Hand over a finished batch that a ``BatchEncoder`` made, here or in another process.
 
-        It goes behind what the partition was sent before. Producer id, epoch and sequence are
+        It follows the earlier records of its partition. Producer id, epoch and sequence are
         set when it is sent, so one batch may be handed over only once.
 
         Args:
@@ -456,7 +456,7 @@ class AsyncProducer:
             batch: The batch.
 
         Returns:
-            One delivery for all its records; their timestamps are not told.
+            One delivery for all its records, without their timestamps.
 
         Raises:
             ConfigError: There is no such partition, the bytes are not a batch, or the producer has
@@ -553,7 +553,7 @@ class AsyncProducer:
         await self._transactions.init(timeout_ms)
 
     async def begin_transaction(self) -> None:
-        """Open a transaction. The broker hears of it with the first record or offset.
+        """Open a transaction. The broker begins it with the first record or offset.
 
         Raises:
             ProducerFencedError: A newer producer has the transactional id; close this one.

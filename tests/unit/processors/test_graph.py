@@ -76,7 +76,7 @@ def test_branches_are_part_of_the_topology() -> None:
         (["a"], "must be a dictionary of topics"),
         ({"a": 1}, "must be a dictionary of topics"),
         ({"a": "in"}, "branch 'a': what it sends to its own input topic 'in'"),
-        ({"a": "x/y"}, "branch 'a': to='x/y' is no valid name of a topic"),
+        ({"a": "x/y"}, "branch 'a': to='x/y' is not a valid topic name"),
     ],
 )
 def test_branches_that_cannot_work(branches: object, message: str) -> None:

@@ -78,7 +78,7 @@ def test_application_name_that_is_no_directory_is_refused(name: object) -> None:
 @pytest.mark.parametrize("topic", ["", "not a name!", "x" * 250, 5, b"in", [["in"]], "."])
 def test_topic_that_is_none_is_refused_at_the_declaration(parameter: str, topic: object) -> None:
     with pytest.raises(
-        DeclarationError, match=rf"{parameter}=.*(no valid name|must be) (of )?a topic"
+        DeclarationError, match=rf"{parameter}=.*(not a valid topic name|must be a topic)"
     ):
         declare(lambda value: value, **{parameter: topic})
 

@@ -110,7 +110,7 @@ async def waiting(value: int, total: int = 0) -> int:
         (lambda: declared(idle=5), "fold: idle=5: must be a timedelta"),
         (lambda: declared(emit="now"), "emit='now': choose from 'close', 'update'"),
         (lambda: declared(late="in"), "late records in the input topic 'in'"),
-        (lambda: declared(late="a/b"), "late='a/b' is no valid name of a topic"),
+        (lambda: declared(late="a/b"), "late='a/b' is not a valid topic name"),
         (lambda: declared(fold=Sum), "fold=<class.*must be a ready aggregate, such as Sum"),
         (lambda: declared(fold=Sum()), "which of value, total gets the record's value"),
         (lambda: declared(merge=fold), "merge= is for Session windows"),
