@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from sim_broker import RawBatch, raw_batches
@@ -105,11 +105,14 @@ def note_keys(sim: Simulation) -> None:
 
 def group_is_at_end(sim: Simulation, group: str, topic: str) -> bool:
     """Whether no visible record of a topic is above the group's offsets, and none can appear."""
+    committed = committed_offsets(sim, group)
+    return committed is not None and is_at_end(sim, committed, topic)
+
+
+def is_at_end(sim: Simulation, committed: Mapping[str, int], topic: str) -> bool:
+    """Whether no visible record of a topic is above these offsets, and none can appear."""
     state = sim.broker.state
     if state is None:
-        return False
-    committed = committed_offsets(sim, group)
-    if committed is None:
         return False
     found = state.topics.get(topic)
     if found is None:

@@ -3,7 +3,8 @@
 ``SEED=n`` replays one run and prints the history around what went wrong (all of it with
 ``ARGS=--full``). ``SEEDS=n`` runs many in two processes (``ARGS="--processes 1"`` in one), from
 ``FROM`` on; the first seed is a number from the clock by default, so that every use looks at new
-ones. ``ARGS=--processors`` runs an application of processors in place of the other clients, and
+ones. ``ARGS=--processors`` runs an application of processors in place of the other clients,
+``ARGS=--database`` clients that keep what they do in a database, and
 ``ARGS="--processors --kind window"`` one of a kind.
 """
 
@@ -38,22 +39,48 @@ def fix_hash_seed() -> None:
         os.execv(sys.executable, [sys.executable, *sys.argv])
 
 
-def simulated(seed: int, processors: bool, kind: str | None) -> Result:
-    """Run one seed. What runs is imported here: the process may have to start a second time."""
-    if not processors:
-        from sim_run import simulate
-
-        return simulate(seed)
-    from sim_processor_run import simulate_processors
-    from sim_shapes import KINDS
-
-    return simulate_processors(seed, KINDS if kind is None else (kind,))
+PROCESSORS, DATABASE = "processors", "database"
 
 
-def replay(seed: int, *, full: bool, processors: bool = False, kind: str | None = None) -> bool:
+def simulated(seed: int, runs: str, kind: str | None) -> Result:
+    """Run one seed. What runs is imported here: the process may have to start a second time.
+
+    Args:
+        seed: The seed.
+        runs: What runs in place of the usual clients; empty for these.
+        kind: Which of them; None lets the seed decide.
+    """
+    kinds = kinds_of(runs) if kind is None else (kind,)
+    if runs == PROCESSORS:
+        from sim_processor_run import simulate_processors
+
+        return simulate_processors(seed, kinds)
+    if runs == DATABASE:
+        from sim_sinks import simulate_stores
+
+        return simulate_stores(seed, kinds)
+    from sim_run import simulate
+
+    return simulate(seed)
+
+
+def kinds_of(runs: str) -> tuple[str, ...]:
+    """The kinds of what runs, with repetitions as weights."""
+    if runs == PROCESSORS:
+        import sim_shapes
+
+        return sim_shapes.KINDS
+    if runs == DATABASE:
+        import sim_sinks
+
+        return sim_sinks.KINDS
+    return ()
+
+
+def replay(seed: int, *, full: bool, runs: str = "", kind: str | None = None) -> bool:
     """Run one seed and tell; True when all is well."""
     began_s = time.process_time()
-    result = simulated(seed, processors, kind)
+    result = simulated(seed, runs, kind)
     cpu_s = time.process_time() - began_s
     if full:
         print("\n".join(str(event) for event in result.history.events))
@@ -74,10 +101,10 @@ def _named_in(problems: list[str]) -> list[str]:
 
 
 def run_one(
-    seed: int, *, processors: bool, kind: str | None
+    seed: int, *, runs: str, kind: str | None
 ) -> tuple[int, str, list[str], dict[str, int]]:
     """One seed in a process of its own."""
-    result = simulated(seed, processors, kind)
+    result = simulated(seed, runs, kind)
     return seed, result.digest, result.problems, result.counts
 
 
@@ -86,7 +113,7 @@ def run_many(
     count: int,
     processes: int = PROCESSES,
     *,
-    processors: bool = False,
+    runs: str = "",
     kind: str | None = None,
 ) -> bool:
     """Run seeds in parallel; True when all is well."""
@@ -95,7 +122,7 @@ def run_many(
     totals: dict[str, int] = {}
     context = multiprocessing.get_context("spawn")
     seeds = range(first, first + count)
-    run = functools.partial(run_one, processors=processors, kind=kind)
+    run = functools.partial(run_one, runs=runs, kind=kind)
     with context.Pool(processes) as pool:
         for done, (seed, digest, problems, counts) in enumerate(
             pool.imap_unordered(run, seeds, chunksize=4), 1
@@ -105,8 +132,8 @@ def run_many(
             if problems:
                 failed.append(seed)
                 _clear_line()
-                how = " ARGS=--processors" if processors else ""
-                how = f' ARGS="--processors --kind {kind}"' if kind else how
+                how = f" ARGS=--{runs}" if runs else ""
+                how = f' ARGS="--{runs} --kind {kind}"' if kind else how
                 print(f"seed {seed} ({digest}): make sim SEED={seed}{how}", flush=True)
                 for problem in problems[:SHOWN_PROBLEMS]:
                     print(f"  * {problem}")
@@ -143,25 +170,25 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=DEFAULT_SEEDS, help="how many to run")
     parser.add_argument("--from", type=int, dest="first", default=int(time.time()) % 10**9)
     parser.add_argument("--processes", type=int, default=PROCESSES, help="how many run at once")
-    parser.add_argument("--processors", action="store_true", help="run an application")
-    parser.add_argument("--kind", help="kind of the application, with --processors")
+    beside = parser.add_mutually_exclusive_group()
+    beside.add_argument(
+        "--processors", dest="runs", action="store_const", const=PROCESSORS, default="",
+        help="run an application",
+    )  # fmt: skip
+    beside.add_argument(
+        "--database", dest="runs", action="store_const", const=DATABASE,
+        help="run clients with a database",
+    )  # fmt: skip
+    parser.add_argument("--kind", help="kind of what runs, with --processors or --database")
     parser.add_argument("--full", action="store_true", help="print the whole history")
     options = parser.parse_args()
-    if options.kind is not None:
-        from sim_shapes import KINDS
-
-        if options.kind not in KINDS:
-            parser.error(f"--kind={options.kind}: must be one of {', '.join(sorted({*KINDS}))}")
+    if options.kind is not None and options.kind not in (known := kinds_of(options.runs)):
+        names = ", ".join(sorted({*known})) or "those of --processors or --database"
+        parser.error(f"--kind={options.kind}: must be one of {names}")
     if options.seed is not None:
-        return not replay(
-            options.seed, full=options.full, processors=options.processors, kind=options.kind
-        )
+        return not replay(options.seed, full=options.full, runs=options.runs, kind=options.kind)
     return not run_many(
-        options.first,
-        options.seeds,
-        options.processes,
-        processors=options.processors,
-        kind=options.kind,
+        options.first, options.seeds, options.processes, runs=options.runs, kind=options.kind
     )
 
 

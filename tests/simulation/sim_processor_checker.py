@@ -41,6 +41,7 @@ class Left:
         states: What the changelogs hold, decoded, by partition number; None where it is not looked
             at.
         times: Stream time by partition number, where the application has one.
+        rows: Rows in the database of an application with a sink, in the order of their writes.
         problems: What was found.
     """
 
@@ -52,6 +53,7 @@ class Left:
     starts: Mapping[tuple[str, int], int] = field(default_factory=dict)
     states: Mapping[int, Mapping[object, object]] | None = None
     times: Mapping[int, int] = field(default_factory=dict)
+    rows: Sequence[Mapping[str, object]] = ()
     problems: list[str] = field(default_factory=list)
 
     def wrong(self, rule: str, text: str) -> None:
@@ -225,6 +227,32 @@ def check_repeated(left: Left) -> None:
                 left.wrong(
                     rule, f"{where} gave {letters[value]} letters and {outputs[value]} outputs"
                 )
+
+
+def check_stored(left: Left) -> None:
+    """Each record gave one row, or dead letters: these are in no transaction with the offsets."""
+    came: dict[object, int] = {}
+    for place, row in enumerate(left.rows):
+        if row["value"] in came:
+            left.wrong("row twice", str(row))
+        came[row["value"]] = place
+    letters = Counter(visible(left.letters))
+    wanted = set()
+    for number in left.inputs["a"]:
+        last: dict[bytes | None, int] = {}
+        for record in left.processed("a", number):
+            value, where = record.value, f"{record.value!r} of a-{number}@{record.offset}"
+            lost = fails(value) or is_refused(value)
+            wanted.add(value)
+            if (letters[value] == 0, value in came) != (not lost, not lost):
+                rule = "dead letter" if lost or letters[value] else "row missing"
+                left.wrong(rule, f"{where} gave {letters[value]} letters, {value in came=}")
+            if value in came and record.key is not None:
+                if came[value] < last.get(record.key, -1):
+                    left.wrong("row order", f"{value!r} was stored before its predecessor")
+                last[record.key] = came[value]
+    for value in {*came} - wanted:
+        left.wrong("row out of nothing", f"{value!r}, {left.offsets=}")
 
 
 def check_rekeyed(new_key: Callable[[bytes], bytes]) -> Callable[[Left], None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from typing import Any, cast
 
 import sim_ending
 from sim_broker import raw_batches
@@ -17,6 +17,7 @@ from sim_processor_checker import (
     check_counted,
     check_rekeyed,
     check_repeated,
+    check_stored,
 )
 from sim_processors import ApplicationWorker, KeyedProducer
 from sim_run import Result, Simulation, simulate
@@ -37,6 +38,7 @@ from sim_shapes import (
     draw,
     new_key,
 )
+from sim_stores import Stores, shown_too_early
 
 from onceflow.processors.state.codec import ValueCodec
 from onceflow.processors.state.timed import split_window_row
@@ -101,6 +103,7 @@ def check_of(shape: Shape) -> Callable[[Left], None]:
         "merge": check_merged(shape.filled),
         "table": check_looked_up(shape.filled),
         "global": check_found(shape.filled),
+        "sink": check_stored,
         "join": check_joined(WITHIN_MS, shape.grace_ms, shape.join),
     }[shape.kind]
 
@@ -117,6 +120,16 @@ class ProcessorSimulation(Simulation):
     shape: Shape
     faults_began = False
     repeating = False
+
+    def __init__(self, seed: object, setup: ProcessorSetup, *args: Any) -> None:
+        super().__init__(seed, setup, *args)
+        if setup.database is not None:
+            self.stores = Stores(self, setup.database)
+
+    def is_at_end(self, group: str) -> bool:
+        if self.stores is None or group != GROUP:
+            return super().is_at_end(group)
+        return sim_ending.is_at_end(self, self.stores.stored_offsets(group), "a")
 
     def inputs_of(self, group: str) -> tuple[str, ...]:
         return self.shape.topics if group == GROUP else super().inputs_of(group)
@@ -151,6 +164,8 @@ class ProcessorSimulation(Simulation):
         None are told while the broker has yet to write the marker of a commit.
         """
         offsets = None if self._is_pending() else sim_ending.committed_offsets(self, GROUP)
+        if self.stores is not None:
+            offsets = self.stores.stored_offsets(GROUP)
         return [
             record.value
             for place, end in ends.items()
@@ -200,6 +215,8 @@ class ProcessorSimulation(Simulation):
     def judge(self) -> list[str]:
         left = self.look()
         check_of(self.shape)(left)
+        if self.stores is not None:
+            left.problems += [*self.stores.end(), *shown_too_early(self, GROUP)]
         return left.problems
 
     def _records(self, topic: str) -> dict[int, list[StoredRecord]]:
@@ -225,6 +242,8 @@ class ProcessorSimulation(Simulation):
         for place, offset in found[-1].items():
             topic, _, number = place.rpartition("-")
             offsets[topic, int(number)] = offset
+        if self.stores is not None:
+            offsets = self.stores.ledger(GROUP)
         states, times = self._states()
         return Left(
             {topic: self._records(topic) for topic in self.shape.inputs},
@@ -235,6 +254,7 @@ class ProcessorSimulation(Simulation):
             self._starts(),
             states,
             times,
+            [] if self.stores is None else self.stores.rows(),
         )
 
     def _starts(self) -> dict[tuple[str, int], int]:

@@ -19,9 +19,15 @@ from sim_world import EPOCH_US
 from onceflow.processors import App, StoreKind
 from onceflow.processors.calls import Calls, InPlace
 from onceflow.processors.errors import SlotInUseError
+from onceflow.processors.graph.topology import Topology
 from onceflow.processors.kafka_services import Bytes, KafkaChangelogReader, KafkaTopicAdmin
-from onceflow.processors.ledger.at_least_once import AtLeastOnceProducer, end_predecessor
+from onceflow.processors.ledger.at_least_once import (
+    AtLeastOnceConfig,
+    AtLeastOnceProducer,
+    end_predecessor,
+)
 from onceflow.processors.ledger.base import Ledger, LedgerOwner
+from onceflow.processors.ledger.sink import SinkLedger
 from onceflow.processors.ledger.transaction import TransactionLedger
 from onceflow.processors.settings import AppSettings
 from onceflow.processors.state.bytemap import ByteMap, Marks
@@ -38,8 +44,11 @@ from onceflow.sdk.errors import (
 from onceflow.transactions import AsyncTransactionSession, SessionConfig
 from onceflow.transactions.clients import SessionProducer
 from onceflow.transactions.config import AnySessionConfig
-from onceflow.transactions.listener import RebalanceHooks
+from onceflow.transactions.listener import RebalanceHooks, SessionListener
 from onceflow.transactions.sdk_clients import AsyncioClients
+from onceflow.transactions.sinks import Postgres
+from onceflow.transactions.sinks.session_core import SinkSessionCore
+from onceflow.transactions.sinks.threaded import asyncio_sink
 
 if TYPE_CHECKING:
     from sim_processor_run import ProcessorSimulation as Simulation
@@ -163,7 +172,7 @@ class RepeatingClients(AsyncioClients):
     """The clients of a session with at-least-once, as ``KafkaServices`` makes the blocking ones.
 
     Args:
-        services: Makes admin clients.
+        services: Makes producers.
     """
 
     def __init__(self, services: SimServices) -> None:
@@ -171,18 +180,8 @@ class RepeatingClients(AsyncioClients):
         self._now: AsyncConsumer[object, object] | None = None
 
     async def producer(self, config: AnySessionConfig) -> SessionProducer:
-        """A producer that has ended what a predecessor with transactions left open."""
-        admin = await self._services.make_admin()
-        try:
-            await end_predecessor(admin, config.own_transactional_id)
-        finally:
-            await admin.close()
-        producer = AsyncProducer(config=config.producer)
-        try:
-            await producer.start()
-        except BaseException:
-            await producer.close(timeout_ms=0)
-            raise
+        """A producer that commits offsets by the consumer."""
+        producer = await self._services.plain_producer(config)
         return AtLeastOnceProducer(producer, self._consumer_now)
 
     async def consumer(
@@ -232,6 +231,53 @@ class SimServices:
 
         return TransactionLedger(make, owner, unit.lanes, calls, config.revoke_budget_ms)
 
+    def sink_ledger(
+        self,
+        config: SessionConfig,
+        owner: LedgerOwner,
+        unit: Unit,
+        calls: Calls,
+        topology: Topology,
+    ) -> Ledger:
+        async def make(listener: SessionListener) -> SinkSessionCore:
+            sink = asyncio_sink(cast("Postgres", topology.sink).copy())
+            core = SinkSessionCore(config, AsyncioClients(), sink, self.monotonic_s, listener)
+            try:
+                await core.start()
+            except BaseException:
+                await core.close(0)
+                raise
+            return core
+
+        async def letters() -> AsyncProducer:
+            plain = AtLeastOnceConfig.build({n: getattr(config, n) for n in SessionConfig.declared})
+            return await self.plain_producer(plain)
+
+        return SinkLedger(
+            make,
+            letters,
+            owner,
+            unit.lanes,
+            calls,
+            topology.dead_letter_topics,
+            config.revoke_budget_ms,
+        )
+
+    async def plain_producer(self, config: AnySessionConfig) -> AsyncProducer:
+        """A producer that has ended what a predecessor with transactions left open."""
+        admin = await self.make_admin()
+        try:
+            await end_predecessor(admin, config.own_transactional_id)
+        finally:
+            await admin.close()
+        producer = AsyncProducer(config=config.producer)
+        try:
+            await producer.start()
+        except BaseException:
+            await producer.close(timeout_ms=0)
+            raise
+        return producer
+
     async def changelog_reader(self) -> KafkaChangelogReader:
         admin = await self.make_admin()
         consumer = AsyncConsumer(config=self.settings.restoring_config())
@@ -277,7 +323,7 @@ class ApplicationWorker(Worker):
         while not self.sim.drained(GROUP):
             if self.random.random() < self.shape.disk_is_lost:
                 self.disk.lose()
-            app, handlers = self._app()
+            app, handlers = self._app(process)
             services = SimServices(self.sim, self.disk, process)
             services.settings = app.settings
             bounded = self.shape.is_bounded and self.random.random() < 0.7
@@ -351,7 +397,7 @@ class ApplicationWorker(Worker):
         self.note(me, "worker is stopped", leave)
         app._stop(leave_group=leave)
 
-    def _app(self) -> tuple[App, Handlers]:
+    def _app(self, process: Process) -> tuple[App, Handlers]:
         rng, sim = self.random, self.sim
         protocol = rng.choice(sim.protocols)
         times = {
@@ -389,5 +435,7 @@ class ApplicationWorker(Worker):
             },
         )
         handlers = Handlers(self.shape, lambda: sim.calm)
+        if sim.stores is not None:
+            handlers.observer = sim.stores.observer(self, process)
         handlers.declare(app)
         return app, handlers

@@ -26,6 +26,7 @@ from sim_checker import Checker, Ending
 from sim_history import History
 from sim_network import CALM, Network
 from sim_setup import TOPICS, Setup, draw
+from sim_stores import Stores
 from sim_work import (
     CompactionProducer,
     GroupConsumer,
@@ -90,7 +91,13 @@ class Result:
 
 
 class Simulation:
-    """The running parts of one run."""
+    """The running parts of one run.
+
+    Attributes:
+        stores: The database, in runs that have one.
+    """
+
+    stores: Stores | None = None
 
     def __init__(
         self, seed: object, setup: Setup | None = None, network: type[Network] = Network
@@ -139,13 +146,24 @@ class Simulation:
             return answer
         writers = (IdempotentProducer, TransactionalProducer)
         answer = all(w.finished for w in self.workers if isinstance(w, writers))
-        answer = answer and all(
-            sim_ending.group_is_at_end(self, group, topic) for topic in self.inputs_of(group)
-        )
+        answer = answer and self.is_at_end(group)
         self._drained[group] = (self.world.now_us, answer)
         return answer
 
+    def is_at_end(self, group: str) -> bool:
+        """Whether a group has committed everything that its topics hold at the moment."""
+        topics = self.inputs_of(group)
+        return all(sim_ending.group_is_at_end(self, group, topic) for topic in topics)
+
     # --- life
+
+    def surroundings(self) -> contextlib.AbstractContextManager[object]:
+        """What else of the product is replaced for this run."""
+        return contextlib.nullcontext() if self.stores is None else self.stores.replaced()
+
+    def happen(self, trouble: str, rng: random.Random) -> bool:
+        """Let something go wrong that only this kind of run has; False if it has no such thing."""
+        return self.stores is not None and self.stores.happen(trouble, rng)
 
     def make_workers(self) -> None:
         """Everybody who takes part."""
@@ -195,6 +213,8 @@ class Simulation:
     def end_faults(self) -> None:
         """From now on everything works."""
         self.calm = True
+        if self.stores is not None:
+            self.stores.end_faults()
         self.network.faults = CALM
         self.network.heal()
         disk = self.broker.disk
@@ -245,7 +265,7 @@ def simulate(
     """
     sim = kind(seed, setup, network)
     problems: list[str] = []
-    with own_world(sim.world, sim.setup.segment_bytes) as logged:
+    with own_world(sim.world, sim.setup.segment_bytes) as logged, sim.surroundings():
         ending = Ending()
         try:
             sim.run()

@@ -13,7 +13,9 @@ from typing import Annotated, Any
 
 import sim_setup
 from sim_network import CALM
+from sim_postgres import row_of
 from sim_processor_checker import fails, is_refused
+from sim_stores import DSN, Storm, surround
 
 from onceflow.processors import (
     App,
@@ -29,6 +31,7 @@ from onceflow.processors import (
     Tumbling,
     milliseconds,
 )
+from onceflow.transactions.sinks import Postgres
 
 GROUP = "counts"
 OUTPUT, DEAD, LATE = "counted", "dead", "late"
@@ -45,6 +48,7 @@ KINDS = (
     *PLAIN,
     *("rekey", "rekey", "window", "window", *TOGETHER, *TOGETHER, "global"),
     *("parked", "parked", "repeats", "repeats"),
+    *("sink", "sink"),
 )
 """Kinds of applications, with repetitions as weights."""
 
@@ -157,9 +161,11 @@ class ProcessorSetup(sim_setup.Setup):
 
     Attributes:
         shape: The application.
+        database: What goes wrong with the database of an application with a sink.
     """
 
     shape: Shape | None = None
+    database: Storm | None = None
 
 
 def draw(seed: object, kinds: tuple[str, ...] = KINDS) -> ProcessorSetup:
@@ -189,7 +195,11 @@ def draw(seed: object, kinds: tuple[str, ...] = KINDS) -> ProcessorSetup:
     if setup.properties.get("onceflow.durability") == "kafka" and setup.power:
         # Inputs may be gone and their outputs not, which no rule here could tell apart.
         setup.properties["onceflow.durability"] = rng.choice(("group", "always"))
-    made = ProcessorSetup(**vars(setup), shape=shape)
+    database = None
+    if shape.kind == "sink":
+        database = surround(setup, seed)
+        setup.duration_us, setup.trouble_every_us = 2 * setup.duration_us, 400_000
+    made = ProcessorSetup(**vars(setup), shape=shape, database=database)
     if shape.is_quiet:
         make_quiet(made)
     return made
@@ -225,11 +235,13 @@ class Handlers:
 
     Attributes:
         called: Told of every call.
+        observer: Told of the steps of a sink.
     """
 
     def __init__(self, shape: Shape, is_calm: Callable[[], bool]) -> None:
         self.shape = shape
         self.called: Callable[[bytes], None] = lambda value: None
+        self.observer: Callable[[str], None] = lambda step: None
         self._is_calm = is_calm
         self._failed: dict[bytes, int] = {}
 
@@ -331,6 +343,21 @@ class Handlers:
             found.append(value.decode())
             self._trouble(value)
             return found
+
+    def _sink(self, app: App, options: dict[str, Any]) -> None:
+        options.pop("store")  # What a sink stores is all that there is.
+        sink = Postgres(DSN, "rows", timeout_ms=1_000, observer=self.observer)
+
+        def row(value: bytes, context: Context) -> dict[str, object]:
+            self._trouble(value)
+            return row_of(context.record)
+
+        async def row_async(value: bytes, context: Context) -> dict[str, object]:
+            await asyncio.sleep(random.Random(value).choice((0.0, 0.002, 0.03)))
+            return row(value, context)
+
+        declare = app.sink("a", sink, name="step", concurrency=self._most, **options)
+        declare(row_async if self.shape.is_async else row)
 
     def _merge(self, app: App, options: dict[str, Any]) -> None:
         rest = {"concurrency": self._most, **options}

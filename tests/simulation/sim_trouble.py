@@ -50,6 +50,8 @@ def _supervise(sim: Simulation) -> None:
 
 def _happen(sim: Simulation, trouble: str, rng) -> None:
     sim.world.note("sim", "trouble", trouble)
+    if sim.happen(trouble, rng):
+        return
     match trouble:
         case "kill broker":
             kill_broker(sim, rng)
@@ -109,6 +111,11 @@ def _kill_worker(sim: Simulation, worker, back_after_us: int) -> None:
     if worker.process is None or worker.finished:
         return
     worker.process.die()
+    start_again(sim, worker, back_after_us)
+
+
+def start_again(sim: Simulation, worker, back_after_us: int) -> None:
+    """Begin the next life of a worker after a while, if its process is dead then."""
 
     def again() -> None:
         if worker.process is not None and not worker.process.alive and not worker.finished:

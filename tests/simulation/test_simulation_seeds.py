@@ -15,7 +15,7 @@ import pytest
 MAIN = Path(__file__).with_name("sim_main.py")
 
 
-@pytest.mark.parametrize("kind", [(), ("--processors",)], ids=["clients", "processors"])
+@pytest.mark.parametrize("kind", [(), ("--processors",), ("--database",)], ids=repr)
 def test_short_seed(kind: tuple[str, ...]) -> None:
     result = subprocess.run(
         [sys.executable, str(MAIN), "--seed", "1", *kind],

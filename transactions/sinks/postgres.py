@@ -167,7 +167,7 @@ class Postgres:
             table: Table of the copy, if this sink names none.
         """
         made = copy.copy(self)
-        made._connection = None
+        made._connection, made._group_id = None, ""
         if table is not None and not self._rows:
             made._use_table(table)
         return made
@@ -202,7 +202,8 @@ class Postgres:
             raise
 
     def _connect(self) -> PostgresConnection:
-        self.close()
+        self._check_open()
+        self._disconnect()
         try:
             self._connection = connected(self._dsn, self._timeout_ms)
         except psycopg.OperationalError as error:
@@ -254,6 +255,10 @@ class Postgres:
 
     def close(self) -> None:
         """See ``Sink.close``."""
+        self._group_id = ""
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -536,9 +541,17 @@ class Postgres:
         return SQL(text).format(ledger=self._ledger)
 
     def _connected(self) -> PostgresConnection:
+        self._check_open()
         if self._connection is None:
-            raise IllegalStateError("the PostgreSQL sink is not open; call open() first")
+            raise SinkUnavailableError(
+                f"{self._name}: the last claim could not connect; nothing was stored. The next "
+                "claim connects again"
+            )
         return self._connection
+
+    def _check_open(self) -> None:
+        if not self._group_id:
+            raise IllegalStateError("the PostgreSQL sink is not open; call open() first")
 
 
 def _encodes_as_usual(connection: PostgresConnection) -> bool:

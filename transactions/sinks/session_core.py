@@ -59,7 +59,7 @@ class SinkSessionCore:
         config: Settings of the session.
         clients: Makes the consumer.
         sink: Where rows and offsets go; the session opens and closes it.
-        clock: Monotonic seconds.
+        clock: Monotonic seconds; ``time.monotonic`` by default.
         listener: Code that processes the records in tasks; by default the caller of ``poll`` does,
             and a commit covers all that was polled.
     """
@@ -69,7 +69,7 @@ class SinkSessionCore:
         config: AnySessionConfig,
         clients: SinkClients,
         sink: Sink | AsyncSink,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
         listener: SessionListener | None = None,
     ) -> None:
         self.config = config
@@ -77,7 +77,7 @@ class SinkSessionCore:
         self.last_abort: Exception | None = None
         self._clients = clients
         self._sink = sink
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._listener = listener or NoListener()
         self._consumer: SinkConsumer | None = None
         self._claims: dict[TopicPartition, Entry] = {}
@@ -186,6 +186,8 @@ class SinkSessionCore:
             self._raise_callback_error()
             if isinstance(error, NoOffsetForPartitionError | OffsetOutOfRangeError):
                 await self._find_replaced()
+            if isinstance(error, NoOffsetForPartitionError) and self._unclaimed:
+                return PollResult()  # A claim sets the position; the next poll tries again.
             return PollResult(input_error=error)
         if self._callback_error is None:
             self._callback_error = self._replaced(records)

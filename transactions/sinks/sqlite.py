@@ -121,7 +121,7 @@ class Sqlite:
             table: Table of the copy, if this sink names none.
         """
         made = copy.copy(self)
-        made._connection = None
+        made._connection, made._group_id = None, ""
         if self._table is None:
             made._table = table
         return made
@@ -195,7 +195,8 @@ class Sqlite:
     ) -> Entries:
         """See ``Sink.claim``."""
         # A new connection: closing the old one rolls back a transaction that it may still have.
-        self.close()
+        self._check_open()
+        self._disconnect()
         connection = self._connect()
         with self._transaction(connection, self._timeout_ms):
             found = self._read(connection, partitions)
@@ -326,12 +327,24 @@ class Sqlite:
         )
 
     def _connected(self) -> sqlite3.Connection:
+        self._check_open()
         if self._connection is None:
-            raise IllegalStateError("the SQLite sink is not open; call open() first")
+            raise SinkUnavailableError(
+                f"{self._path}: the last claim could not open the file; nothing was stored. The "
+                "next claim opens it again"
+            )
         return self._connection
+
+    def _check_open(self) -> None:
+        if not self._group_id:
+            raise IllegalStateError("the SQLite sink is not open; call open() first")
 
     def close(self) -> None:
         """See ``Sink.close``."""
+        self._group_id = ""
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

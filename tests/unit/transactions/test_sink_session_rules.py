@@ -16,7 +16,12 @@ import pytest
 from interruptions import POINTS_MAX, InterruptAt
 from processor_fakes import FakeClients, FakeCluster, FakeConsumer
 
-from onceflow.sdk.errors import CommitFailedError, ConfigError, NoOffsetForPartitionError
+from onceflow.sdk.errors import (
+    CommitFailedError,
+    ConfigError,
+    NoOffsetForPartitionError,
+    RequestTimedOutError,
+)
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.sdk.model.partitions import TopicPartition
 from onceflow.transactions import SessionConfig
@@ -328,6 +333,18 @@ def test_a_claim_whose_answer_is_lost_is_made_again(world: World) -> None:
     assert world.session.commit() is False
     assert world.step() == []
     assert world.rows() == ["a", "b"]
+
+
+def test_a_partition_whose_claim_waits_for_the_group_has_no_offset_and_no_error(
+    world: World,
+) -> None:
+    world.sink.lost_claims = [SinkUnavailableError("gone")]
+    with pytest.raises(SinkUnavailableError):
+        world.step()
+    world.cluster.fail("ensure_membership", RequestTimedOutError("no coordinator"))
+    world.cluster.fail("poll", NoOffsetForPartitionError("in-0 has no committed offset"))
+    assert world.step() == []
+    assert world.step() == ["a", "b"]
 
 
 def test_a_start_that_somebody_else_claimed_meanwhile_is_claimed_again(world: World) -> None:

@@ -22,7 +22,7 @@ import pytest
 from postgres_server import PostgresServer, execute, postgres_server, rows_of, unavailable_reason
 from psycopg.types.json import Jsonb
 
-from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.transactions.outbox import Inbox
 from onceflow.transactions.sinks import (
@@ -33,6 +33,7 @@ from onceflow.transactions.sinks import (
     SinkOutcomeUnknownError,
     SinkRowError,
     SinkUnavailableError,
+    postgres,
 )
 from onceflow.transactions.sinks.testing import FIRST, SECOND, SinkConformance
 
@@ -458,6 +459,31 @@ def test_a_write_waits_for_locks_within_its_limit(dsn: str, own_limit: bool) -> 
         assert found(dsn) == []
         claimer.write(batch)
     assert found(dsn) == [{"id": 1, "text": "x"}]
+
+
+def test_a_write_after_a_claim_that_found_no_server_is_told_so(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Postgres(dsn, "rows")
+    sink.open("g")
+    entry = sink.claim([FIRST], "a")[FIRST]
+    batch = Batch("a", {FIRST: Move(entry.epoch, entry.offset, 1)}, [{"id": 1, "text": "x"}])
+
+    def refused(dsn: str, timeout_ms: int) -> None:
+        raise psycopg.OperationalError("connection refused")
+
+    with monkeypatch.context() as away:
+        away.setattr(postgres, "connected", refused)
+        with pytest.raises(SinkUnavailableError, match="refused"):
+            sink.claim([SECOND], "a")
+    with pytest.raises(SinkUnavailableError, match="could not connect"):
+        sink.write(batch)
+    sink.claim([SECOND], "a")
+    sink.write(batch)
+    sink.close()
+    for call in (lambda: sink.write(batch), lambda: sink.claim([FIRST], "a")):
+        with pytest.raises(IllegalStateError, match="not open"):
+            call()
 
 
 def test_a_claim_waits_for_the_write_that_holds_the_offsets(dsn: str) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from onceflow.sdk.errors import ConfigError
+from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.transactions.sinks import (
     Batch,
     Move,
@@ -26,7 +26,7 @@ from onceflow.transactions.sinks import (
     SinkUnavailableError,
     Sqlite,
 )
-from onceflow.transactions.sinks.testing import FIRST, SinkConformance
+from onceflow.transactions.sinks.testing import FIRST, SECOND, SinkConformance
 
 TABLE = "CREATE TABLE rows (id INTEGER PRIMARY KEY, text TEXT NOT NULL)"
 
@@ -77,6 +77,31 @@ class TestSqlite(SinkConformance):
 
     def rows(self) -> Sequence[dict[str, object]]:
         return rows_of(self.path)
+
+
+def test_a_write_after_a_claim_that_could_not_open_the_file_is_told_so(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = Sqlite(path, "rows")
+    sink.open("g")
+    entry = sink.claim([FIRST], "a")[FIRST]
+    batch = Batch("a", {FIRST: Move(entry.epoch, entry.offset, 1)}, [{"id": 1, "text": "x"}])
+
+    def locked(self: Sqlite) -> None:
+        raise sqlite3.OperationalError("unable to open database file")
+
+    with monkeypatch.context() as away:
+        away.setattr(Sqlite, "_connection_to_table", locked)
+        with pytest.raises(SinkUnavailableError, match="unable to open"):
+            sink.claim([SECOND], "a")
+    with pytest.raises(SinkUnavailableError, match="could not open"):
+        sink.write(batch)
+    sink.claim([SECOND], "a")
+    sink.write(batch)
+    sink.close()
+    for call in (lambda: sink.write(batch), lambda: sink.claim([FIRST], "a")):
+        with pytest.raises(IllegalStateError, match="not open"):
+            call()
 
 
 STEPS = ("begin", "offsets read", "rows", "offsets", "commit")

@@ -1,0 +1,279 @@
+"""Runs whose clients keep what they do in a database: sessions with a sink.
+
+A kind names what the clients are. The product's own code speaks to the database in memory
+(``sim_postgres``), blocking or over asyncio.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sim_ending
+import sim_setup
+from sim_postgres import row_of
+from sim_run import Result, Simulation, simulate
+from sim_stores import DSN, Stores, Storm, shown_too_early, surround
+from sim_threads import blocking, wait
+from sim_work import TIMES, IdempotentProducer, Sending, Worker, member_times
+
+from onceflow.sdk.errors import (
+    KafkaError,
+    NoBrokersAvailableError,
+    RequestTimedOutError,
+    RetriableError,
+)
+from onceflow.sdk.model.consumer_record import ConsumerRecord
+from onceflow.transactions import SessionConfig
+from onceflow.transactions.sinks import (
+    AsyncSinkSession,
+    Postgres,
+    SinkSession,
+    SinkSharedError,
+    SinkUnavailableError,
+)
+
+SINKS = "sinks"
+KINDS = ("sink",)
+
+EXPECTED = (RetriableError, NoBrokersAvailableError, RequestTimedOutError, SinkSharedError)
+"""How a session may end by itself while faults happen; a supervisor begins another one."""
+
+
+@dataclass
+class StoreSetup(sim_setup.Setup):
+    """A run's ingredients, with a database.
+
+    Attributes:
+        kind: One of ``KINDS``.
+        database: What goes wrong with the database.
+    """
+
+    kind: str = ""
+    database: Storm = field(default_factory=Storm)
+
+
+def draw(seed: object, kinds: Sequence[str] = KINDS) -> StoreSetup:
+    """The surroundings of a seed: as in every run, but with a database."""
+    setup = sim_setup.draw(seed)
+    rng = random.Random(f"{seed}/stores")
+    kind = rng.choice(kinds)
+    setup.workers = {
+        **dict.fromkeys(setup.workers, 0),
+        "input": rng.choice((1, 1, 2)),
+        "transactional": rng.choice((0, 0, 1)),
+        kind: rng.choice((1, 2, 3, 3)),
+    }
+    setup.units = rng.choice((60, 120))
+    # Long enough for sessions to come into work between two troubles, and to be expelled.
+    setup.duration_us = rng.choice((6_000_000, 12_000_000))
+    setup.trouble_every_us = rng.choice((300_000, 800_000))
+    # Most of it befalls the clients and the database: while no broker answers, nobody commits.
+    setup.troubles = [name for name in setup.troubles if rng.random() < 0.3]
+    setup.troubles += ["kill worker", "pause worker", "zombie", "zombie", "cut"]
+    storm = surround(setup, seed)
+    return StoreSetup(**vars(setup), kind=kind, database=storm)
+
+
+def session_config(worker: Worker, group: str, slot: str) -> SessionConfig:
+    """Settings of a session in this run."""
+    sim, rng = worker.sim, worker.random
+    protocol = rng.choice(sim.protocols)
+    times = {
+        "session_timeout_ms": max(3_000, sim.transaction_timeout_ms),
+        "heartbeat_interval_ms": 700,
+        "fetch_max_wait_ms": 300,
+    }
+    return SessionConfig(
+        topics=["a"],
+        bootstrap_servers=sim.broker.addresses,
+        group_id=group,
+        slot=slot,
+        commit_interval_ms=rng.choice((1, 30, 200)),
+        transaction_timeout_ms=sim.transaction_timeout_ms,
+        max_poll_interval_ms=6_000,
+        max_poll_records=rng.choice((1, 5, 100)),
+        operation_timeout_ms=3_000,
+        revoke_budget_ms=1_500,
+        consumer_settings={**TIMES, **member_times(protocol, times), **protocol},
+        producer_settings={
+            **TIMES,
+            "linger_ms": rng.choice((0, 10)),
+            "batch_size": rng.choice(sim.batch_sizes),
+        },
+    )
+
+
+class StoreSimulation(Simulation):
+    """A run with a database.
+
+    Attributes:
+        stores: The database.
+    """
+
+    stores: Stores
+
+    def __init__(self, seed: object, setup: StoreSetup, *args: Any) -> None:
+        super().__init__(seed, setup, *args)
+        self.kind = setup.kind
+        self.stores = Stores(self, setup.database)
+
+    def make_workers(self) -> None:
+        makers: dict[str, Callable[[int], Worker]] = {
+            "input": lambda i: PacedProducer(self, f"input{i}", self.setup.units),
+            "sink": lambda i: SinkWorker(self, f"sink{i}", i),
+        }
+        for kind, make in makers.items():
+            self.workers += [make(i) for i in range(self.setup.workers.pop(kind, 0))]
+        super().make_workers()
+
+    def is_at_end(self, group: str) -> bool:
+        if group != SINKS:
+            return super().is_at_end(group)
+        return sim_ending.is_at_end(self, self.stores.stored_offsets(group), "a")
+
+    def judge(self) -> list[str]:
+        left = StoredRows(self)
+        if self.kind == "sink":
+            left.check_sink(SINKS)
+        return [*left.problems, *self.stores.end()]
+
+
+class PacedProducer(IdempotentProducer):
+    """Sends records as long as faults happen, so that there is always something to do."""
+
+    async def _send(self, me: str, sending: Sending) -> None:
+        await super()._send(me, sending)
+        if not self.sim.calm:
+            await self.pause(150)
+
+
+class SinkWorker(Worker):
+    """Stores each record of ``a`` as a row, with its place, through a session with a sink."""
+
+    def __init__(self, sim: StoreSimulation, name: str, slot: int) -> None:
+        super().__init__(sim, name, 0)
+        self.slot = slot
+        self.stores = sim.stores
+
+    async def work(self, me: str) -> None:
+        process = self.process
+        assert process is not None
+        config = session_config(self, SINKS, str(self.slot))
+        while not self.sim.drained(SINKS):
+            sink = Postgres(
+                DSN,
+                "rows",
+                timeout_ms=self.random.choice((300, 2_000)),
+                observer=self.stores.observer(self, process),
+            )
+            try:
+                if self.random.random() < 0.5:
+                    await blocking(process, lambda s=sink: self._blocking_life(me, s, config))
+                else:
+                    await self._life(me, sink, config)
+            except KafkaError as error:
+                if not isinstance(error, EXPECTED):
+                    process.fault(f"session ended by {type(error).__name__}: {error}")
+                await self.failed(me, "session", error)
+            await self.pause()
+
+    async def _life(self, me: str, sink: Postgres, config: SessionConfig) -> None:
+        async with AsyncSinkSession(sink, config) as session:
+            while not self._ends():
+                try:
+                    for records in (await session.poll(200)).values():
+                        self._write(me, session, records)
+                    if self.random.random() < 0.3:
+                        await self.pause(600)
+                    if not self.sim.calm and self.random.random() < 0.05:
+                        session.abort()
+                    elif session.commit_due:
+                        self.note(me, "sink commit", await session.commit())
+                except SinkUnavailableError as error:
+                    self.note(me, "sink unavailable", str(error)[:100])
+
+    def _blocking_life(self, me: str, sink: Postgres, config: SessionConfig) -> None:
+        with SinkSession(sink, config) as session:
+            while not self._ends():
+                try:
+                    for records in session.poll(200).values():
+                        self._write(me, session, records)
+                    if self.random.random() < 0.3:
+                        wait(self.pause(600))
+                    if not self.sim.calm and self.random.random() < 0.05:
+                        session.abort()
+                    elif session.commit_due:
+                        self.note(me, "sink commit", session.commit())
+                except SinkUnavailableError as error:
+                    self.note(me, "sink unavailable", str(error)[:100])
+
+    def _ends(self) -> bool:
+        """Whether all is done, or this session ends in order and another one begins."""
+        early = not self.sim.calm and self.random.random() < 0.01
+        return early or self.sim.drained(SINKS)
+
+    def _write(
+        self, me: str, session: SinkSession | AsyncSinkSession, records: Sequence[ConsumerRecord]
+    ) -> None:
+        self.note(me, "sink polled", [(r.partition, r.offset) for r in records])
+        rows = [row_of(record) for record in records]
+        if self.random.random() < 0.5:
+            session.write_many(rows, of=records)
+        else:
+            for row, record in zip(rows, records, strict=True):
+                session.write(row, of=record)
+
+
+class StoredRows:
+    """Compares what is in the database with the committed input.
+
+    Attributes:
+        problems: What was found.
+    """
+
+    def __init__(self, sim: StoreSimulation) -> None:
+        self.sim = sim
+        self.problems: list[str] = []
+        self.rows = sim.stores.rows()
+
+    def check_sink(self, group: str) -> None:
+        """Rows and stored offsets tell the same."""
+        stored = self.sim.stores.stored_offsets(group)
+        for number in range(self.sim.partitions["a"]):
+            place = f"a-{number}"
+            upto = stored.get(place, 0)
+            records = sim_ending.stored_records(sim_ending.raw_batches(self.sim.broker.disk, place))
+            wanted = [r.value for r in records if r.visible and r.offset < upto]
+            found = [row["value"] for row in self.rows if row["partition"] == number]
+            if found != wanted:
+                rule = _difference(wanted, found)
+                self.problems.append(f"{rule}: {place} below {upto}: {found} is not {wanted}")
+        self.problems += shown_too_early(self.sim, group)
+
+
+def _difference(wanted: Sequence[object], found: Sequence[object]) -> str:
+    if len(set(found)) < len(found):
+        return "row twice"
+    if set(wanted) - set(found):
+        return "row missing"
+    return "row out of nothing" if set(found) - set(wanted) else "row order"
+
+
+def simulate_stores(
+    seed: object,
+    kinds: Sequence[str] = KINDS,
+    focus: Callable[[StoreSetup], None] = lambda setup: None,
+) -> Result:
+    """One run with a database, of one of these kinds; see ``simulate``.
+
+    Args:
+        seed: Anything that has a repr.
+        kinds: Kinds to draw from.
+        focus: Changes what was drawn.
+    """
+    setup = draw(seed, kinds)
+    focus(setup)
+    return simulate(seed, setup, kind=StoreSimulation)
