@@ -1,9 +1,9 @@
-"""What a client may do, asked before a handler runs: the frame of all guards.
+"""The frame of all guards, which check a client's rights before a handler runs.
 
-A guard stands before the handler of one request kind. It takes out of the request what the client
-may not do and puts the refusals into the answer, so that handlers know nothing of ACLs. A kind
-without a guard is refused altogether. Which resources a request is about is in the modules
-of this folder; without an authorizer none of this runs.
+A guard runs before the handler of one request. It removes the parts of the request that the client
+may not do, and adds the refusals to the answer, so that handlers know nothing of ACLs. With an
+authorizer, a request without a guard is refused; without one, no guard runs. The modules of this
+folder know the resources of each request.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Verdict: TypeAlias = Response | Callable[[Response], None] | None
 
 
 class Access:
-    """What one client may do.
+    """Rights of one client.
 
     Attributes:
         state: The broker.
-        context: Who asks.
+        context: Context of the request.
         api_version: Version of the request.
     """
 
@@ -52,30 +52,30 @@ class Access:
         self._host = context.client_host.removeprefix("/")
 
     def may(self, operation: int, resource_type: int, name: str) -> bool:
-        """Whether it may do something with a resource."""
+        """Whether it may do an operation on a resource."""
         authorizer = self.state.authorizer
         return authorizer is None or authorizer.allows(
             self._principal, self._host, operation, resource_type, name
         )
 
     def topic(self, operation: int, name: str) -> bool:
-        """Whether it may do something with a topic."""
+        """Whether it may do an operation on a topic."""
         return self.may(operation, AclResourceType.TOPIC, name)
 
     def group(self, operation: int, name: str) -> bool:
-        """Whether it may do something with a group."""
+        """Whether it may do an operation on a group."""
         return self.may(operation, AclResourceType.GROUP, name)
 
     def transactional_id(self, operation: int, name: str) -> bool:
-        """Whether it may do something with a transactional id."""
+        """Whether it may do an operation on a transactional id."""
         return self.may(operation, AclResourceType.TRANSACTIONAL_ID, name)
 
     def cluster(self, operation: int) -> bool:
-        """Whether it may do something with the cluster."""
+        """Whether it may do an operation on the cluster."""
         return self.may(operation, AclResourceType.CLUSTER, CLUSTER_NAME)
 
     def may_write_idempotently(self) -> bool:
-        """Whether it may have a producer id without being transactional (KIP-679)."""
+        """Whether it may get a producer id without a transactional id (KIP-679)."""
         authorizer = self.state.authorizer
         return (
             authorizer is None
@@ -86,14 +86,14 @@ class Access:
         )
 
     def bits(self, resource_type: AclResourceType, name: str) -> int:
-        """Operations allowed on a resource, as the bits that answers carry (KIP-430)."""
+        """Return the operations allowed on a resource, as the bits in answers (KIP-430)."""
         allowed = (
             each for each in OPERATIONS[resource_type] if self.may(each, resource_type, name)
         )
         return sum(1 << operation for operation in allowed)
 
     def name_of(self, name: str | None, topic_id: UUID) -> str | None:
-        """Name of a topic that a request names or identifies; None for an unknown id."""
+        """Return the name of a topic that a request names or identifies; None for an unknown id."""
         if name:
             return name
         topic = self.state.topics.get_by_id(topic_id)
@@ -101,7 +101,7 @@ class Access:
 
 
 def split(items: Iterable[T], allowed: Callable[[T], bool]) -> tuple[list[T], list[T]]:
-    """Those that are allowed, and the others, each in their order."""
+    """Return the allowed ones and the others, each in their order."""
     good: list[T] = []
     denied: list[T] = []
     for item in items:
@@ -134,7 +134,7 @@ def load_guards() -> dict[int, Guard[Request]]:
 
 @functools.cache
 def guarded(registration: Registration) -> Registration:
-    """The same request with its guard before the handler."""
+    """Return the registration with its guard before the handler."""
     guard = load_guards().get(registration.request_type.api_key)
     handler = registration.handler
 

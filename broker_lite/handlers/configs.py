@@ -60,9 +60,9 @@ def _resources(resource_type: int) -> ConfigResources:
 def describe_configs(
     state: Services, context: RequestContext, request: DescribeConfigsRequest, now_ms: int
 ) -> DescribeConfigsResponse:
-    """Values in force, where they come from, and what they would fall back to."""
+    """Describe the values in force, their sources, and the values that they would fall back to."""
     results = []
-    # A resource that is named again is described once, by the last wish.
+    # A resource that is named twice is described once, as named last.
     named = {(wish.resource_type, wish.resource_name): wish for wish in request.resources}
     for resource in named.values():
         code, message = ErrorCode.NONE, None
@@ -73,7 +73,7 @@ def describe_configs(
             shown = kind.describe(state, resource.resource_name)
         except TopicError as error:
             code, message = error.code, error.message
-        # An empty list of keys asks for all, as null does.
+        # An empty list of keys means all, as null does.
         wanted = set(resource.configuration_keys or ())
         results.append(
             DescribeConfigsResponse.DescribeConfigsResult(
@@ -117,7 +117,7 @@ def _described(entry: ShownConfig, request: DescribeConfigsRequest) -> Described
 def list_config_resources(
     state: Services, context: RequestContext, request: ListConfigResourcesRequest, now_ms: int
 ) -> ListConfigResourcesResponse:
-    """Names of what has settings (KIP-1142); version 0 is about client metrics only (KIP-1000)."""
+    """List resources with settings (KIP-1142); in version 0 only client metrics (KIP-1000)."""
     wanted: Iterable[int] = dict.fromkeys(request.resource_types) or RESOURCES
     if context.api_version < LIST_ANY_TYPE_MIN_VERSION:
         wanted = (ResourceType.CLIENT_METRICS,)
@@ -146,7 +146,7 @@ def incremental_alter_configs(
     request: IncrementalAlterConfigsRequest,
     now_ms: int,
 ) -> IncrementalAlterConfigsResponse:
-    """Set, drop, or change lists of single settings; all of one resource or none."""
+    """Set, delete, or change lists of single settings; all of one resource or none."""
     outcomes = _altered(state, request.resources, _changed, request.validate_only)
     return IncrementalAlterConfigsResponse(
         responses=[
@@ -165,7 +165,7 @@ def incremental_alter_configs(
 def alter_configs(
     state: Services, context: RequestContext, request: AlterConfigsRequest, now_ms: int
 ) -> AlterConfigsResponse:
-    """Replace all settings of resources; superseded, and still what old tools send."""
+    """Replace all settings of resources; old tools still send this request."""
     outcomes = _altered(state, request.resources, _replaced, request.validate_only)
     return AlterConfigsResponse(
         responses=[
@@ -186,7 +186,7 @@ def _altered(
     wish: Callable[[Services, ConfigResources, str, list[object]], dict[str, str]],
     validate_only: bool,
 ) -> list[tuple[IncrementalResource | WholeResource, ErrorCode, str | None]]:
-    """Change each resource by itself; gives what came of it."""
+    """Change each resource by itself; yield the result of each."""
     named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     outcomes: list[tuple[IncrementalResource | WholeResource, ErrorCode, str | None]] = []
     for resource in resources:
@@ -200,7 +200,7 @@ def _altered(
                 )
             kind = _resources(resource.resource_type)
             bad_setting = kind.bad_setting_code
-            # Kafka looks at the settings before it looks for the resource.
+            # Kafka checks the settings before it looks for the resource.
             kind.check_name(state, name)
             _check_once([config.name for config in resource.configs])
             checked = kind.validated(state, name, wish(state, kind, name, list(resource.configs)))
@@ -238,10 +238,10 @@ def _replaced(
 def _changed(
     state: Services, kind: ConfigResources, name: str, configs: list[object]
 ) -> dict[str, str]:
-    """What is set for a resource after the changes.
+    """Return the settings of a resource after the changes.
 
     Raises:
-        TopicError: A change that does not fit the setting.
+        TopicError: A change is not possible for its setting.
     """
     wished = kind.overrides(state, name)
     for change in configs:

@@ -1,6 +1,6 @@
-"""Heartbeats and description of consumer groups (KIP-848): between the wire and the coordinator.
+"""Heartbeats and description of consumer groups (KIP-848): converts requests for the coordinator.
 
-These functions translate; ``coordinators.consumer.heartbeat`` decides the answers.
+``coordinators.consumer.heartbeat`` decides the answers.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def consumer_group_describe(
     request: ConsumerGroupDescribeRequest,
     now_ms: int,
 ) -> ConsumerGroupDescribeResponse:
-    """Members, epochs and assignments of consumer groups."""
+    """Describe members, epochs and assignments of consumer groups."""
     groups = []
     refused = state.features.level(GROUP_VERSION) < 1
     for group_id in dict.fromkeys(request.group_ids):

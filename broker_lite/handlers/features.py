@@ -1,7 +1,6 @@
-"""UpdateFeatures, DescribeQuorum and UnregisterBroker: the cluster as a whole.
+"""UpdateFeatures, DescribeQuorum and UnregisterBroker.
 
-Decides how questions about controllers are answered: every node is one, and the first that runs
-leads. Features and their levels are in ``features``.
+Every node counts as a controller, and the first running one leads. ``features`` has the levels.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def update_features(
 def describe_quorum(
     state: Services, context: RequestContext, request: DescribeQuorumRequest, now_ms: int
 ) -> DescribeQuorumResponse:
-    """The nodes as controllers, which have everything while they run (KIP-595)."""
+    """Describe the nodes as controllers; a running one has the whole metadata log (KIP-595)."""
     nodes = []
     for node_id in state.placement.nodes if context.api_version >= 2 else ():
         host, port = state.advertised(context, node_id)
@@ -125,7 +124,7 @@ def _quorum(
 def unregister_broker(
     state: Services, context: RequestContext, request: UnregisterBrokerRequest, now_ms: int
 ) -> UnregisterBrokerResponse:
-    """A node that does not run is forgotten until it comes back; one that runs is not gone."""
+    """Leave a stopped node out of answers until it runs again; refuse a running one."""
     node = state.placement.nodes.get(request.broker_id)
     if node is not None and node.running:
         return UnregisterBrokerResponse(

@@ -1,7 +1,7 @@
-"""Fetch: stored batches to consumers, at once or as soon as there is enough (long poll).
+"""Fetch: sends stored batches to consumers, at once or when there are enough (long poll).
 
-Decides what of each partition a consumer may see, how the byte limits are shared, and when a parked
-request is answered. Batches go out as they are stored; nothing is decoded here.
+It decides up to where a consumer may see each partition, how the byte limits are shared, and when a
+parked request is answered. Batches are sent as they are stored; nothing is decoded here.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ FetchPartition = FetchRequest.FetchPartition
 PartitionData = FetchResponse.PartitionData
 
 ZSTD_MIN_VERSION = 10
-"""Clients below it may not get what a topic with ``compression.type=zstd`` holds (KIP-110)."""
+"""First version whose clients get records of a topic with ``compression.type=zstd`` (KIP-110)."""
 
 
 UNSENT_BYTES_MAX = 128 * 1024 * 1024
-"""Most memory that answers to slow readers may hold. Beyond it a Fetch is answered with its first
-batch only, so that peers which ask and do not read cannot fill it."""
+"""Most memory of answers to slow readers. Beyond it a Fetch gets only its first batch, so that
+clients that send requests and do not read the answers cannot fill the memory."""
 
 COUNTED_AT_ONCE_BYTES = 1_048_576
-"""How much is read at once when counting whether ``min_bytes`` are available."""
+"""Most bytes of one read that counts whether ``min_bytes`` are available."""
 
 
 @handles(FetchRequest)
 def fetch(
     state: Services, context: RequestContext, request: FetchRequest, now_ms: int
 ) -> FetchResponse | Deferred[FetchResponse]:
-    """Answer with what is there, or park until ``min_bytes`` are or ``max_wait_ms`` is over."""
+    """Answer if ``min_bytes`` are available, else park the request for up to ``max_wait_ms``."""
     plan = state.fetch_sessions.plan(request, context.api_version, now_ms)
     if plan.error:
         return FetchResponse(error_code=plan.error, session_id=0, responses=[])
@@ -74,13 +74,13 @@ def fetch(
 
 
 class _Source:
-    """One partition of a request while it is looked at.
+    """One partition of a request in progress.
 
     Attributes:
         key: As the request names it.
-        asked: The request's wishes.
-        topic: The topic, None when unknown.
-        log: The log, None when unknown.
+        asked: The partition's part of the request.
+        topic: The topic, None if unknown.
+        log: The log, None if unknown.
         counted_to: Offset up to which available bytes have been counted.
         available: Available bytes counted so far, at most the partition's limit.
     """
@@ -103,7 +103,7 @@ class _Source:
 
 
 class _FetchAttempt:
-    """A Fetch request from its first look to its answer."""
+    """A Fetch request, from its arrival to its answer."""
 
     __slots__ = (
         "_access",
@@ -123,7 +123,7 @@ class _FetchAttempt:
         api_version = context.api_version
         self._state = state
         self._context = context
-        # Looked at when it is read: a session, and a parked request, outlive a change of ACLs.
+        # Checked when it is read, since ACLs may change during a session or a parked request.
         self._access = None if state.authorizer is None else Access(state, context)
         self._request = request
         self._plan = plan
@@ -141,7 +141,7 @@ class _FetchAttempt:
         return _Source(key, asked, topic, topic.partitions[asked.partition])
 
     def keys(self) -> list[tuple[uuid.UUID, int]]:
-        """What to watch in the purgatory."""
+        """Return the keys to watch in the purgatory."""
         return [
             (source.topic.topic_id, source.asked.partition)
             for source in self._sources
@@ -149,7 +149,7 @@ class _FetchAttempt:
         ]
 
     def is_satisfied(self) -> bool:
-        """Whether the request is to be answered now (trap 21)."""
+        """Whether to answer the request now (trap 21)."""
         request = self._request
         if request.max_wait_ms <= 0 or not self._sources:
             return True
@@ -177,11 +177,11 @@ class _FetchAttempt:
         return False
 
     def _count(self, source: _Source, log: PartitionLog, end: int, wanted: int) -> None:
-        """Add the bytes that became readable since the last look, up to what can matter."""
+        """Count the bytes that became readable since the last check, up to the wanted number."""
         most = min(self._request.max_bytes, self._state.config.fetch_max_bytes)
         limit = min(source.asked.partition_max_bytes, most)
         while source.available < min(limit, wanted) and source.counted_to < end:
-            # One read ends with its segment at the latest; small ones keep memory small.
+            # A read ends with its segment at the latest; small reads need little memory.
             size = min(limit - source.available, COUNTED_AT_ONCE_BYTES)
             records = log.read(source.counted_to, size).records
             next_offset = source.counted_to
@@ -206,9 +206,9 @@ class _FetchAttempt:
             return code
         diverging = self._diverging(source, log)
         if diverging is not None and diverging.epoch < 0:
-            return ErrorCode.OFFSET_OUT_OF_RANGE  # Nothing is known of the asker's last epoch.
+            return ErrorCode.OFFSET_OUT_OF_RANGE  # The client's last epoch is unknown here.
         if diverging is not None:
-            return ErrorCode.NONE  # A reader beyond the end also learns where the logs diverge.
+            return ErrorCode.NONE  # A reader beyond the end gets the place of divergence too.
         if not log.log_start_offset <= asked.fetch_offset <= log.log_end_offset:
             return ErrorCode.OFFSET_OUT_OF_RANGE
         if not self._knows_zstd and topic is not None and topic.config.compression_type == "zstd":
@@ -226,7 +226,7 @@ class _FetchAttempt:
         return FetchResponse.EpochEndOffset(epoch=epoch, end_offset=end_offset)
 
     def answer(self, now_ms: int) -> FetchResponse:
-        """Read what fits and build the answer."""
+        """Read as much as fits and build the answer."""
         request = self._request
         room = max(0, UNSENT_BYTES_MAX - self._state.unsent_bytes)
         left = min(request.max_bytes, self._state.config.fetch_max_bytes, room)
@@ -317,7 +317,7 @@ class _FetchAttempt:
             )
         except ReadError as error:
             return _refused(asked.partition, error.code)
-        aborted = None  # Also when the first batch does not fit: there is nothing to filter.
+        aborted = None  # Even if the first batch does not fit: there is nothing to filter.
         if self._committed_only and result.records:
             aborted = [
                 FetchResponse.AbortedTransaction(producer_id=producer_id, first_offset=first_offset)
@@ -344,7 +344,7 @@ class _FetchAttempt:
 
 
 def _throttled(plan: FetchPlan, throttle_ms: int) -> FetchResponse:
-    """An answer without anything: the client is to wait and ask again (KIP-219)."""
+    """Return an empty answer, after which the client must wait and ask again (KIP-219)."""
     return FetchResponse(
         error_code=0,
         session_id=0 if plan.session is None else plan.session.session_id,
@@ -358,7 +358,7 @@ def _refused(
     code: ErrorCode,
     aborted: list[FetchResponse.AbortedTransaction] | None = None,
 ) -> PartitionData:
-    """An entry without positions and records; never with null ones (trap 19)."""
+    """Return an entry without offsets and with empty records, never null ones (trap 19)."""
     return PartitionData(
         partition_index=partition,
         error_code=code,

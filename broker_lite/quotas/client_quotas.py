@@ -1,7 +1,7 @@
-"""What is set for users, client ids and addresses: checked, kept, found and looked up (KIP-546).
+"""Quotas of users, client ids and addresses: checks, stores and finds them (KIP-546).
 
-It decides which entities and quotas exist and which quota is in force for a client. How a quota is
-enforced is ``enforcement``'s business.
+It decides which entities and quotas exist and which quota is in force for a client. ``enforcement``
+measures clients against their quotas.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 
 Entity = tuple[tuple[str, str | None], ...]
-"""Parts by type, sorted; None as a name is the default of its type."""
+"""Pairs of type and name, sorted; None as a name means the default of its type."""
 
 WHOLE_NUMBERS = {
     PRODUCER_BYTE_RATE: INT64_MAX,
     CONSUMER_BYTE_RATE: INT64_MAX,
     CONNECTION_CREATION_RATE: INT32_MAX,
 }
-"""Quotas that are whole, and their greatest value."""
+"""Quotas that are whole numbers, with their greatest value."""
 
 KEYS_OF_CLIENTS = frozenset(
     {PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE, CONTROLLER_MUTATION_RATE}
@@ -46,7 +46,7 @@ KEYS_OF_ADDRESSES = frozenset({CONNECTION_CREATION_RATE})
 
 
 KNOWN_LIMITS_MAX = 10_000
-"""Answers that are remembered between two changes."""
+"""Most limits of clients that are cached between two changes."""
 
 
 class QuotaError(Exception):
@@ -67,11 +67,11 @@ class QuotaError(Exception):
 
 
 class QuotaFilter(NamedTuple):
-    """What one part of an entity must be.
+    """A filter of one part of an entity.
 
     Attributes:
-        entity_type: Which part.
-        match: How it is compared, as numbered on the wire.
+        entity_type: Type of the part.
+        match: How it is compared, by its number in the request.
         name: Name to compare with, if any.
     """
 
@@ -85,7 +85,7 @@ class Limit(NamedTuple):
 
     Attributes:
         value: The quota.
-        shared_by: User and client id of all who share it; empty for any.
+        shared_by: User and client id of the clients that share it; empty for any.
     """
 
     value: float
@@ -93,7 +93,7 @@ class Limit(NamedTuple):
 
 
 def make_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
-    """An entity of its parts.
+    """Return the entity with these parts.
 
     Raises:
         QuotaError: No part is given, one has an unknown type or an empty name, or an address is
@@ -121,7 +121,7 @@ def make_entity(parts: Iterable[tuple[str, str | None]]) -> Entity:
 
 
 def check_quota(entity: Entity, key: str, value: float) -> float:
-    """A quota that is to be set.
+    """Return the checked value of a quota.
 
     Raises:
         QuotaError: The entity has no such quota, or the value is out of range.
@@ -140,10 +140,10 @@ def check_quota(entity: Entity, key: str, value: float) -> float:
 
 
 class ClientQuotas:
-    """Every quota that is set, kept in the cluster metadata.
+    """All quotas, stored in the cluster metadata.
 
     Args:
-        metadata: Where they are kept.
+        metadata: Stores them.
 
     Attributes:
         on_change: Called after a change.
@@ -162,14 +162,14 @@ class ClientQuotas:
         self._set_keys = _set_keys(self._by_entity)
 
     def is_set(self, key: str) -> bool:
-        """Whether anybody has that quota."""
+        """Whether any entity has that quota."""
         return key in self._set_keys
 
     def alter(self, entity: Entity, changes: Mapping[str, float | None]) -> None:
         """Set checked quotas of an entity; None removes one.
 
         Raises:
-            OSError: They cannot be kept; nothing changes.
+            OSError: They cannot be stored; nothing changes.
         """
         values = dict(self._by_entity.get(entity, {}))
         for key, value in changes.items():
@@ -195,11 +195,11 @@ class ClientQuotas:
     def matching(
         self, filters: Iterable[QuotaFilter], strict: bool
     ) -> list[tuple[Entity, dict[str, float]]]:
-        """Entities that every filter matches, with their quotas.
+        """Return the entities that all filters match, with their quotas.
 
         Args:
-            filters: What their parts must be; none matches all.
-            strict: Leave out entities that have parts which no filter names.
+            filters: Filters of their parts; no filters match all.
+            strict: Leave out entities with parts that no filter names.
 
         Raises:
             QuotaError: A filter is malformed.
@@ -212,10 +212,11 @@ class ClientQuotas:
         ]
 
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
-        """The quota in force for a client, None when it has none.
+        """Return the quota in force for a client, or None.
 
-        The most specific entity that has the quota wins, in Kafka's order: the user with the
-        client id, with any, alone; then the same for the default user; then the client id alone.
+        The most specific entity with the quota wins, in Kafka's order: the user with this client
+        id, with the default client id, or alone; then the same for the default user; then the
+        client id alone.
         """
         if key not in self._set_keys:
             return None
@@ -247,7 +248,7 @@ class ClientQuotas:
         return None
 
     def connection_rate(self, address: str) -> float | None:
-        """Connections a second that an address may open, None for any number."""
+        """Return how many connections a second an address may open, None for any number."""
         for name in (address, None):
             value = self._by_entity.get(((IP, name),), {}).get(CONNECTION_CREATION_RATE)
             if value is not None:

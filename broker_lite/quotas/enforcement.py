@@ -1,8 +1,7 @@
 """Measures clients against their quotas (KIP-13, KIP-124, KIP-219, KIP-599, KIP-612).
 
-It says how long a client above its quota must wait. The connection does the rest: its answer
-carries the time, and it handles no further request for that long. All connections of the entity
-that a quota is set for share it.
+It computes how long a client above its quota must wait. The connection sends this time in its
+answer and handles no further request meanwhile. All connections of an entity share its quota.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 PRODUCE_KEY = 0
 
 MEASURES_MAX = 10_000
-"""Measures of one kind that are kept; beyond it idle ones go, and if there are none, the oldest."""
+"""Most measures of one kind; beyond it idle ones are dropped, or else the oldest."""
 
 PERCENT_PER_NS = 100 / 1_000_000_000
 
@@ -35,7 +34,7 @@ Sharers = tuple[str, str]
 
 
 class QuotaEnforcement:
-    """Measures of everybody who has a quota.
+    """Measures of all clients with a quota.
 
     Args:
         quotas: What is set.
@@ -43,7 +42,7 @@ class QuotaEnforcement:
 
     Attributes:
         quotas: What is set.
-        active: Whether any quota of requests is set; False costs nothing.
+        active: Whether any quota of requests is set; otherwise nothing is measured.
     """
 
     __slots__ = ("_addresses", "_buckets", "_controller_windows", "_rates", "_windows", "active",
@@ -90,10 +89,10 @@ class QuotaEnforcement:
     def charge(
         self, context: RequestContext, api_key: int, size: int, duration_ns: int, now_ms: int
     ) -> int:
-        """Count a request; milliseconds to wait.
+        """Count a request; return the milliseconds to wait.
 
         Args:
-            context: Who asked.
+            context: Context of the request.
             api_key: Kind of request.
             size: Its bytes.
             duration_ns: Time that was spent on it.
@@ -107,7 +106,7 @@ class QuotaEnforcement:
     # --- bytes
 
     def produced(self, context: RequestContext, size: int, now_ms: int) -> int:
-        """Count a Produce request; milliseconds to wait."""
+        """Count a Produce request; return the milliseconds to wait."""
         limit = self._limit(PRODUCER_BYTE_RATE, context)
         if limit is None:
             return 0
@@ -116,7 +115,7 @@ class QuotaEnforcement:
         return rate.throttle_ms(limit.value, now_ms)
 
     def fetch_room(self, context: RequestContext) -> int | None:
-        """Most bytes that one Fetch may give, so that a small quota is not passed by far."""
+        """Return the most bytes of one Fetch, so that it does not exceed a small quota by far."""
         limit = self._limit(CONSUMER_BYTE_RATE, context)
         if limit is None:
             return None
@@ -127,9 +126,9 @@ class QuotaEnforcement:
         """Count a Fetch answer.
 
         Returns:
-            Milliseconds to wait, and whether the answer is to be sent all the same. One that is
-            not sent is not counted: the client asks again. A first batch that is larger than
-            the quota is sent, or it would never be.
+            Milliseconds to wait, and whether to send the answer nevertheless. An answer that is not
+            sent is not counted, as the client asks again. A first batch that is larger than the
+            quota is sent; otherwise the client would never get it.
         """
         limit = self._limit(CONSUMER_BYTE_RATE, context)
         if limit is None:
@@ -145,7 +144,7 @@ class QuotaEnforcement:
     # --- time
 
     def worked(self, context: RequestContext, duration_ns: int, now_ms: int) -> int:
-        """Count the time that a request took; milliseconds to wait, at most one window."""
+        """Count the time of a request; return the milliseconds to wait, at most one window."""
         limit = self._limit(REQUEST_PERCENTAGE, context)
         if limit is None:
             return 0
@@ -156,12 +155,12 @@ class QuotaEnforcement:
     # --- the controller
 
     def mutations(self, context: RequestContext, strict: bool, now_ms: int) -> MutationQuota:
-        """What a request may still do to partitions of topics.
+        """Return how many partitions a request may still change.
 
         Args:
-            context: Who asks.
-            strict: Whether it is refused beyond the quota, which versions that know the error
-                ask for; others only wait.
+            context: Context of the request.
+            strict: Whether to refuse it beyond the quota, as in versions that know the error;
+                others only wait.
             now_ms: Wall milliseconds.
         """
         limit = self._limit(CONTROLLER_MUTATION_RATE, context)
@@ -177,7 +176,7 @@ class QuotaEnforcement:
     # --- connections
 
     def connected(self, address: str, now_ms: int) -> int:
-        """Count a new connection; milliseconds to hold it, after which it is to be closed."""
+        """Count a new connection; return the milliseconds after which to close it."""
         if not self.quotas.is_set(CONNECTION_CREATION_RATE):
             return 0
         limit = self.quotas.connection_rate(address)
@@ -196,10 +195,10 @@ class QuotaEnforcement:
 
 
 class MutationQuota:
-    """What one request may do to partitions of topics (KIP-599).
+    """The quota of one request that creates or deletes partitions (KIP-599).
 
     Attributes:
-        throttle_ms: How long the asker is to wait.
+        throttle_ms: How long the client must wait.
     """
 
     __slots__ = ("_bucket", "_limit", "_now_ms", "_strict", "throttle_ms")
@@ -212,7 +211,7 @@ class MutationQuota:
         self.throttle_ms: int = 0
 
     def take(self, partitions: int) -> bool:
-        """Count partitions that come or go; False when they must not."""
+        """Count created or deleted partitions; return False if the quota forbids them."""
         bucket = self._bucket
         if bucket is None:
             return True

@@ -1,6 +1,6 @@
 """Rates over windows and token buckets, computed as Kafka computes them.
 
-Time is an argument in wall milliseconds. What a measure is compared with is decided by its users.
+Time is an argument in wall milliseconds.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ SECOND_MS = 1000
 class WindowedRate:
     """A rate over the last windows, of which the newest is still being filled.
 
-    As Kafka's ``Rate``: a window begins with the first event after the end of the one before, and
-    the time divided by is never less than all windows but one, so that a first burst counts
+    As in Kafka's ``Rate``, a window begins with the first event after the end of the last window.
+    The time of the rate is never less than all windows but one, so that a first burst counts
     little.
 
     Args:
@@ -30,7 +30,7 @@ class WindowedRate:
         self._samples: deque[list[float]] = deque()
 
     def record(self, amount: float, now_ms: int) -> None:
-        """Count what was taken; a negative amount takes it back."""
+        """Count an amount; a negative one takes it back."""
         samples = self._samples
         if samples and now_ms - samples[-1][0] < self._window_ms:
             samples[-1][1] += amount
@@ -45,32 +45,32 @@ class WindowedRate:
             samples.popleft()
 
     def measured_ms(self, now_ms: int) -> int:
-        """The time that the rate is taken over."""
+        """Return the time over which the rate is computed."""
         self._purge(now_ms)
         elapsed_ms = int(now_ms - self._samples[0][0]) if self._samples else 0
         missing = self._windows - 1 - elapsed_ms // self._window_ms
         return max(1, elapsed_ms + max(0, missing) * self._window_ms)
 
     def per_second(self, now_ms: int) -> float:
-        """What was taken, by seconds."""
+        """Return the amount per second."""
         measured_ms = self.measured_ms(now_ms)
         return sum(amount for _, amount in self._samples) * SECOND_MS / measured_ms
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
-        """How long to wait until the rate is at its limit again; 0 when it is."""
+        """Return how long to wait until the rate is at its limit again; 0 if it is not above."""
         rate = self.per_second(now_ms)
         if rate <= limit:
             return 0
         return round((rate - limit) / limit * self.measured_ms(now_ms))
 
     def is_idle(self, now_ms: int) -> bool:
-        """Whether nothing is remembered any more."""
+        """Whether all amounts are forgotten, as in a new one."""
         self._purge(now_ms)
         return not self._samples
 
 
 class TokenBucket:
-    """Tokens that come back at a rate, up to what all windows together give (KIP-599).
+    """A bucket that is refilled at a rate, up to the tokens of all windows (KIP-599).
 
     Args:
         windows: How many windows (``controller.quota.window.num``).
@@ -95,14 +95,14 @@ class TokenBucket:
         return self._tokens
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
-        """How long to wait until no more tokens are taken than there were; 0 when that is so."""
+        """Return how long to wait until the bucket is not overdrawn; 0 if it is not."""
         tokens = self._refill(limit, now_ms)
         return round(-tokens / limit * SECOND_MS) if tokens < 0 else 0
 
     def take(self, count: float, limit: float, now_ms: int) -> None:
-        """Take tokens, also more than there are."""
+        """Take tokens, possibly more than there are."""
         self._tokens = self._refill(limit, now_ms) - count
 
     def is_idle(self, limit: float, now_ms: int) -> bool:
-        """Whether it is full, as a new one would be."""
+        """Whether it is full, like a new one."""
         return self._refill(limit, now_ms) >= limit * self._span_s

@@ -1,8 +1,8 @@
 """Settings of the broker under Kafka's property names, with Kafka's types, bounds and defaults.
 
-Each field of :class:`BrokerConfig` is the property with dots turned into underscores. A property
-that is not listed here has no effect in this broker and is refused by name, so that nobody relies
-on a setting that does nothing. Settings of single topics are in ``topic_config``.
+Each field of :class:`BrokerConfig` is the property with underscores for dots. A property that is
+not listed here has no effect in this broker and is refused by name, so that no user relies on it.
+``topic_config`` has the settings of single topics.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from onceflow.sdk.settings.declare import (
 from onceflow.sdk.settings.names import unknown_setting
 
 LISTENER_PREFIX = "listener.name."
-"""Before the name of a listener and a property that holds for this listener only (KIP-103)."""
+"""Prefix of a listener's name and a property that holds only for this listener (KIP-103)."""
 
 CLUSTER_ID_MAX = 64
 _CLUSTER_ID = re.compile(rf"[A-Za-z0-9_.\-]{{0,{CLUSTER_ID_MAX}}}", re.ASCII)
 
 
 def topic_default(name: str) -> Any:
-    """The property that sets the default of a topic's setting; declared as that one is."""
+    """Declare the property that sets the default of a topic's setting, as that one is declared."""
     found = next(one for one in LogConfig.declared.values() if name in one.aliases)
     return dataclasses.replace(found, name=name, aliases=(), kafka=None)
 
@@ -50,8 +50,7 @@ class BrokerConfig(
     """All settings of one broker; see each field's declaration for property, bounds and meaning.
 
     Attributes:
-        given: Properties that somebody set, also to their defaults; as far as they came by
-            :meth:`from_properties`.
+        given: Properties that were set by :meth:`from_properties`, also to their defaults.
     """
 
     given: frozenset[str] = instance(frozenset(), "Properties that somebody set.", frozenset)
@@ -171,7 +170,7 @@ class BrokerConfig(
 
     @property
     def durable(self) -> bool:
-        """Whether an answer says that something would survive a power loss."""
+        """Whether answered writes survive a power loss."""
         return self.onceflow_durability != "kafka"
 
     @property
@@ -214,7 +213,7 @@ class BrokerConfig(
         return cls.build({**values, **further})
 
     def value(self, name: str) -> Value:
-        """The value of one property, by Kafka's name."""
+        """Return the value of one property, by Kafka's name."""
         return cast("Value", getattr(self, plain(name)))
 
 

@@ -1,8 +1,8 @@
 """Settings that change while the broker runs: of brokers, of groups, and of client metrics.
 
-It decides which of the broker's settings may change and which value is in force: one set for this
-broker, else the cluster's default, else what the broker was started with. They are kept in the
-cluster metadata. What a setting does is the business of whoever reads it.
+It decides which of the broker's settings may change and which value is in force: that of this
+broker, else the cluster's default, else the one at the broker's start. The cluster metadata stores
+them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ DYNAMIC_SETTINGS = frozenset(
         "transaction.partition.verification.enable",
     }
 )
-"""What Kafka lets change at run time, of all that may be served here."""
+"""Settings of this broker that Kafka lets change at run time."""
 
 CLIENT_METRICS_SETTINGS = {
     setting.name: setting
@@ -79,7 +79,7 @@ CLIENT_METRICS_SETTINGS = {
         Setting(Kind.LIST, (), "Which clients push, as NAME=PATTERN by commas.", name="match"),
     )
 }
-"""Settings of client metrics subscriptions (KIP-714); they are kept, and no client is asked."""
+"""Settings of client metrics subscriptions (KIP-714); they are stored, without effect."""
 
 CLIENT_METRICS_SELECTORS = (
     "client_instance_id",
@@ -95,7 +95,7 @@ GROUP_SYNONYMS = {
     "consumer.heartbeat.interval.ms": "group.consumer.heartbeat.interval.ms",
     "consumer.assignment.interval.ms": "group.consumer.assignment.interval.ms",
 }
-"""Settings of groups (KIP-848) and the broker setting that each falls back to."""
+"""Settings of groups (KIP-848), and the broker setting of each default."""
 
 Overrides = dict[str, str]
 
@@ -118,7 +118,7 @@ class DynamicConfig:
     """Every setting that was changed at run time.
 
     Args:
-        metadata: Where changes are kept.
+        metadata: Stores changes.
         static: What the broker was started with.
         node_id: This broker.
 
@@ -126,11 +126,11 @@ class DynamicConfig:
         current: Settings of the broker in force.
         static: What the broker was started with.
         on_change: Called with `current` after a change of the broker's settings.
-        has_cluster_min_insync: Whether ``min.insync.replicas`` is the cluster's, which then always
-            has one, and no single broker's (KIP-966).
+        has_cluster_min_insync: Whether ``min.insync.replicas`` is a setting of the cluster, which
+            then always has one, and not of a single broker (KIP-966).
 
     Raises:
-        DataFolderError: What is kept does not fit this broker; names the setting.
+        DataFolderError: A stored setting cannot be used in this broker; names the setting.
     """
 
     __slots__ = (
@@ -167,14 +167,14 @@ class DynamicConfig:
     # --- brokers
 
     def layers(self) -> list[ConfigLayer]:
-        """What was set for this broker and for all, the one that wins first."""
+        """Settings of this broker and of all brokers, the one that wins first."""
         return [
             ConfigLayer(ConfigSource.DYNAMIC_BROKER_CONFIG, self.broker(self._node)),
             ConfigLayer(ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, self.broker(CLUSTER_DEFAULT)),
         ]
 
     def broker(self, name: str) -> Overrides:
-        """What was set for a broker, or by the empty name for all."""
+        """Return the settings of a broker, or for the empty name those of all."""
         found = dict(self._brokers.get(name, {}))
         if self.has_cluster_min_insync and name == CLUSTER_DEFAULT:
             found.setdefault(MIN_INSYNC_REPLICAS, str(self.static.min_insync_replicas))
@@ -183,15 +183,15 @@ class DynamicConfig:
         return found
 
     def set_cluster_min_insync(self, has: bool) -> None:
-        """Let ``min.insync.replicas`` be the cluster's, or let it be as other settings are."""
+        """Make ``min.insync.replicas`` a setting of the cluster, or an ordinary one."""
         self.has_cluster_min_insync = has
         self._put_in_force(self._effective(self._brokers))
 
     def check_broker(self, name: str, overrides: Mapping[str, str]) -> Overrides:
-        """Check what is to be set for a broker.
+        """Check settings of a broker.
 
         Returns:
-            The same in the form in which it is kept.
+            The same in the form in which they are stored.
 
         Raises:
             ConfigError: A setting that does not exist or cannot change, or a bad value.
@@ -209,7 +209,7 @@ class DynamicConfig:
         return checked
 
     def set_broker(self, name: str, overrides: Overrides) -> None:
-        """Keep checked settings of a broker, and put them in force.
+        """Store checked settings of a broker, and put them in force.
 
         Raises:
             OSError: They cannot be kept; nothing changes.
@@ -244,15 +244,15 @@ class DynamicConfig:
     # --- groups
 
     def group_names(self) -> list[str]:
-        """Groups that have settings of their own."""
+        """Return the groups with settings."""
         return sorted(self._groups)
 
     def group(self, group_id: str) -> Overrides:
-        """What was set for a group."""
+        """Return the settings of a group."""
         return dict(self._groups.get(group_id, {}))
 
     def set_group(self, group_id: str, overrides: Overrides) -> None:
-        """Keep checked settings of a group.
+        """Store checked settings of a group.
 
         Raises:
             OSError: They cannot be kept; nothing changes.
@@ -262,14 +262,14 @@ class DynamicConfig:
         self._groups = groups
 
     def group_value(self, group_id: str, name: str) -> int:
-        """The value in force for a group.
+        """Return the value in force for a group.
 
         Args:
             group_id: The group.
             name: One of `GROUP_SYNONYMS`.
 
         Returns:
-            The group's own value, held within the broker's bounds of today, else the broker's.
+            The group's own value, limited to the broker's present bounds, else the broker's.
         """
         text = self._groups.get(group_id, {}).get(name)
         if text is None:
@@ -285,11 +285,11 @@ class DynamicConfig:
         return sorted(self._client_metrics)
 
     def client_metrics(self, name: str) -> Overrides:
-        """What was set for a subscription."""
+        """Return the settings of a subscription."""
         return dict(self._client_metrics.get(name, {}))
 
     def set_client_metrics(self, name: str, overrides: Overrides) -> None:
-        """Keep checked settings of a subscription; without any it ends.
+        """Store checked settings of a subscription; no settings remove it.
 
         Raises:
             OSError: They cannot be kept; nothing changes.
@@ -300,7 +300,7 @@ class DynamicConfig:
 
 
 def dynamic_setting(name: str) -> Setting | None:
-    """Declaration of a broker setting that may change at run time, or None."""
+    """Return the declaration of a broker setting that may change at run time, or None."""
     if name in DYNAMIC_SETTINGS:
         return BROKER_SETTINGS.get(name)
     return IDLE_DYNAMIC_SETTINGS.get(name)

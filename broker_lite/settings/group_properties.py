@@ -1,6 +1,6 @@
 """Settings of groups and of their offsets, under Kafka's property names.
 
-They are fields of ``BrokerConfig``; what they mean is decided in ``coordinators``.
+They are fields of ``BrokerConfig``; ``coordinators`` uses them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Bounded(NamedTuple):
     """A setting of consumer groups.
 
     Attributes:
-        name: Kafka's name behind ``group.consumer.``; behind ``consumer.`` for a single group.
+        name: Kafka's name after ``group.consumer.``; after ``consumer.`` for a single group.
         value: The broker's value.
         minimum: Least value, ``group.consumer.min.NAME``.
         maximum: Greatest value, ``group.consumer.max.NAME``.
@@ -100,7 +100,7 @@ class GroupProperties(Settings, dotted=True, kind="broker"):
     )
 
     def consumer_bounds(self) -> tuple[Bounded, ...]:
-        """Settings of consumer groups that a group may have of its own, within bounds."""
+        """Settings of consumer groups that may be set for a single group, within bounds."""
         return (
             Bounded(
                 "session.timeout.ms",

@@ -1,8 +1,8 @@
 """Settings that Apache Kafka lets change at run time and that have no effect on this broker.
 
-Tools set them: those that move partitions, those that tune threads and the log cleaner, those that
-manage clusters by a file. They are kept, checked as Kafka checks them, and shown; nothing reads
-them. Before the first change they are not shown, as they are no settings of this broker.
+Tools set them: those that move partitions, tune threads and the log cleaner, or manage clusters by
+a file. They are checked as in Kafka, stored and shown, and nothing else uses them. Before their
+first change they are not shown.
 """
 
 from __future__ import annotations

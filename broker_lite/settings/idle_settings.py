@@ -1,7 +1,7 @@
-"""Settings that were given and do nothing, because what they belong to is not there.
+"""Warns about settings without effect, because the feature that they belong to is off.
 
-It decides which ones the log of a start names. Apache Kafka takes them in silence, and so they are
-not refused. The user who wrote them expects a protection or a limit that is not there.
+The log of a start names them. They are not refused, because Apache Kafka accepts them without a
+message. But the user may expect a protection or a limit that does not exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _EARLY_ANSWER = "onceflow.end.txn.early.answer"
 
 
 def without_effect(config: BrokerConfig, listeners: Sequence[Listener]) -> list[str]:
-    """What to say about settings that differ from their defaults and do nothing.
+    """Return warnings about settings that differ from their defaults and have no effect.
 
     Args:
         config: The broker's settings.

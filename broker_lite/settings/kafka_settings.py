@@ -1,8 +1,8 @@
 """Settings as Kafka's users have them: a ``server.properties`` file, and ``KAFKA_...`` variables.
 
-Decides how a file is read, which variable is which property, and which of Kafka's properties are
-passed over because this broker has nothing that they would change. A name that is neither one of
-ours nor one of those is refused as everywhere else, so that a slip of the pen is noticed.
+It decides how a file is read, which property a variable sets, and which of Kafka's properties are
+ignored because they change nothing in this broker. Any other unknown name is refused, so that a
+mistyped one is noticed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ KAFKA_JVM_PERFORMANCE_OPTS KAFKA_LOG4J_OPTS KAFKA_LOG4J_LOGGERS KAFKA_LOG4J_ROOT
 KAFKA_TOOLS_LOG4J_LOGLEVEL KAFKA_HOME KAFKA_VERSION KAFKA_LOG_DIR
 """
 FOR_THE_JVM = frozenset(_FOR_THE_JVM.split())
-"""Variables for the scripts around Apache Kafka; no properties."""
+"""Variables for Apache Kafka's scripts, which are not properties."""
 
 CLUSTER_ID_VARIABLES = ("CLUSTER_ID", "KAFKA_CLUSTER_ID", "KAFKA_KRAFT_CLUSTER_ID")
-"""What images of Kafka call the id of the cluster that they format a folder for."""
+"""Variables by which Kafka's images set the cluster id of a new data folder."""
 
 CLUSTER_ID_PROPERTY = "onceflow.cluster.id"
 KRAFT_MODE_VARIABLE = "KAFKA_KRAFT_MODE"
@@ -55,7 +55,7 @@ controlled.shutdown.retry.backoff.ms metric.reporters auto.include.jmx.reporter
 group.coordinator.threads
 """
 WITHOUT_EFFECT = frozenset(_WITHOUT_EFFECT.split()) | IDLE_DYNAMIC_SETTINGS.keys()
-"""Properties of Apache Kafka about what is not here: threads, replication, other processes."""
+"""Properties of Apache Kafka without effect here: threads, replication, other processes."""
 
 PREFIXES_WITHOUT_EFFECT = (
     "zookeeper.", "controller.", "replica.", "remote.log.", "metadata.", "metrics.", "kafka.",
@@ -72,8 +72,8 @@ class KafkaSettings(NamedTuple):
     """Settings in this broker's terms.
 
     Attributes:
-        properties: Properties that have an effect, or are to be refused by name.
-        data: Folder for the data, None when nothing says one.
+        properties: Properties that have an effect, or that must be refused by name.
+        data: Folder for the data, None if no setting names one.
         passed_over: Names of properties without effect.
     """
 
@@ -124,8 +124,8 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, Variable]:
     """Properties from variables, as Kafka's own images read them.
 
     ``KAFKA_NUM_PARTITIONS`` is ``num.partitions``; two underscores stand for one, three for a dash.
-    ``CLUSTER_ID`` is the cluster's id, and ``KAFKA_KRAFT_MODE`` may only be true. What Kubernetes
-    tells of a service named ``kafka``, as ``KAFKA_SERVICE_HOST``, is not a property.
+    ``CLUSTER_ID`` is the cluster's id, and ``KAFKA_KRAFT_MODE`` may only be true. Variables that
+    Kubernetes sets for a service named ``kafka``, such as ``KAFKA_SERVICE_HOST``, are ignored.
 
     Raises:
         ConfigError: ``KAFKA_KRAFT_MODE`` asks for ZooKeeper, or two variables name the cluster.
@@ -155,7 +155,7 @@ def read_environment(environment: Mapping[str, str]) -> dict[str, Variable]:
 
 
 def adapt(properties: Mapping[str, str]) -> KafkaSettings:
-    """Sort out what a Kafka installation says and this broker does otherwise.
+    """Convert settings of a Kafka installation that differ in this broker.
 
     The controller's listeners are left out, ``broker.id`` is ``node.id``, ``log.dirs`` is the data
     folder.

@@ -1,8 +1,8 @@
-"""Listeners under Kafka's names: where to bind, how each is secured, and what clients are told.
+"""Listeners under Kafka's names: bound and advertised addresses, and their security.
 
-Decides what ``listeners``, ``advertised.listeners`` and ``listener.security.protocol.map`` mean,
-and which listeners are open to strangers. It binds nothing. Rules are those of Kafka's socket
-server (KIP-103).
+It reads ``listeners``, ``advertised.listeners`` and ``listener.security.protocol.map``, and decides
+which listeners other machines can reach without authentication. It binds nothing. The rules are
+those of Kafka's socket server (KIP-103).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Listener:
         protocol: How it is secured.
         host: Address or name to bind; empty for every address.
         port: Port to bind, 0 for any free one.
-        advertised_host: What clients are told; empty for the address that each one reached.
-        advertised_port: What clients are told; 0 for the bound port.
-        authenticates: Whether clients must say who they are.
+        advertised_host: Host in answers; empty for the address that each client reached.
+        advertised_port: Port in answers; 0 for the bound port.
+        authenticates: Whether clients must authenticate.
     """
 
     name: str
@@ -72,13 +72,13 @@ class Listener:
 
     @property
     def advertised(self) -> tuple[str, int]:
-        """Host and port for answers; the host is empty where each peer is told what it reached."""
+        """Host and port in answers; an empty host means the address that each client reached."""
         host = self.advertised_host or ("" if self.host in WILDCARD_HOSTS else self.host)
         return host, self.advertised_port or self.port
 
     @property
     def advertised_text(self) -> str:
-        """``NAME://HOST:PORT`` for clients; without a host where each is told what it reached."""
+        """``NAME://HOST:PORT`` for clients; without a host, it is the address that each reached."""
         host, port = self.advertised
         return f"{self.name}://[{host}]:{port}" if ":" in host else f"{self.name}://{host}:{port}"
 
@@ -88,16 +88,16 @@ class Listener:
 
     @property
     def is_open(self) -> bool:
-        """Whether other machines can reach it and need not say who they are."""
+        """Whether other machines can reach it without authentication."""
         return not (is_loopback(self.host) or self.authenticates)
 
     def bound(self, port: int) -> Listener:
-        """The same with the port that it got."""
+        """Return the listener with the port that it got."""
         return replace(self, port=port)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name means this machine only."""
+    """Whether an address or name means only this machine."""
     if host in ("localhost", "127.0.0.1"):
         return True
     import ipaddress
@@ -134,7 +134,7 @@ def parse_address(setting: str, text: str) -> tuple[str, int]:
     """Read ``HOST:PORT``, ``[V6]:PORT`` or ``NAME://HOST:PORT``.
 
     Raises:
-        ConfigError: The text is no such address.
+        ConfigError: The text is not such an address.
     """
     _, _, address = text.rpartition("://")
     host, colon, port = address.rpartition(":")
@@ -145,7 +145,7 @@ def parse_address(setting: str, text: str) -> tuple[str, int]:
 
 
 def read_listeners(config: BrokerConfig, host: str, port: int) -> tuple[Listener, ...]:
-    """The listeners that the settings ask for.
+    """Return the listeners of the settings.
 
     Args:
         config: Settings.
@@ -190,9 +190,9 @@ def read_listeners(config: BrokerConfig, host: str, port: int) -> tuple[Listener
 
 
 def ssl_client_auth(config: BrokerConfig, name: str, protocol: SecurityProtocol) -> str:
-    """Whether a listener asks for certificates: ``none``, ``requested`` or ``required``.
+    """Return whether a listener asks for certificates: ``none``, ``requested`` or ``required``.
 
-    Where clients authenticate by SASL, only the listener's own setting counts, as in Kafka.
+    If clients authenticate by SASL, only the listener's own setting counts, as in Kafka.
     """
     own = "ssl.client.auth" in config.listener_overrides.get(name, {})
     if protocol.uses_sasl and not own:
@@ -214,7 +214,7 @@ def _protocol_map(text: str) -> dict[str, SecurityProtocol]:
 
 
 def _entries(setting: str, given: Sequence[str]) -> dict[str, str]:
-    """``NAME://HOST:PORT`` entries by name in capitals."""
+    """Read ``NAME://HOST:PORT`` entries by name in capitals."""
     entries: dict[str, str] = {}
     for entry in filter(None, (part.strip() for part in given)):
         name, found, _ = entry.partition("://")
@@ -241,7 +241,7 @@ def _advertised(text: str, names: Sequence[str]) -> dict[str, tuple[str, int]]:
     if not text:
         return {}
     if len(names) == 1 and "," not in text:
-        # One listener has one address: its name may be left out, or be its protocol's.
+        # With one listener, its name may be left out, or be that of its protocol.
         host, port = parse_address(setting, text)
         told = {names[0]: (host, port)}
     else:

@@ -1,6 +1,6 @@
 """Settings of listeners and of who may connect, under Kafka's property names.
 
-They are fields of ``BrokerConfig``; what they mean is decided in ``listeners`` and ``security``.
+They are fields of ``BrokerConfig``; ``listeners`` and ``security`` use them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SecuritySettings(Settings, dotted=True, kind="broker"):
 
     Attributes:
         listener_overrides: Settings of single listeners: by name of the listener in capitals, then
-            by the property behind ``listener.name.NAME.``.
+            by the property after ``listener.name.NAME.``.
     """
 
     listeners: tuple[str, ...] = words(
@@ -175,12 +175,12 @@ class SecuritySettings(Settings, dotted=True, kind="broker"):
     )
 
     def listener_value(self, listener: str, name: str, mechanism: str = "") -> Value:
-        """The value of a setting for one listener.
+        """Return the value of a setting for one listener.
 
         Args:
             listener: Name of the listener, in capitals.
             name: Kafka property.
-            mechanism: SASL mechanism; its own value (``plain.NAME``) comes first then.
+            mechanism: SASL mechanism, whose own value (``plain.NAME``) comes first.
         """
         overrides = self.listener_overrides.get(listener, {})
         text = overrides.get(f"{mechanism.lower()}.{name}") if mechanism else None

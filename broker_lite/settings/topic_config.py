@@ -1,7 +1,7 @@
 """Settings of single topics: names, bounds, the broker property each falls back to, validation.
 
 It decides which value is in force for a topic and where it comes from (DescribeConfigs), and which
-values CreateTopics and IncrementalAlterConfigs accept. What a setting does is the log's business.
+values CreateTopics and IncrementalAlterConfigs accept.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ConfigLayer(NamedTuple):
     """Settings of the broker that were changed at run time.
 
     Attributes:
-        source: For whom.
+        source: Whether for this broker or for all.
         overrides: Text by name.
     """
 
@@ -53,7 +53,7 @@ class ConfigLayer(NamedTuple):
 
 
 def validate_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
-    """Check the settings of a topic as a client gave them.
+    """Check the settings of a topic that a client gave.
 
     Args:
         overrides: Text by name.
@@ -82,7 +82,7 @@ def validate_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def usable_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Those of a topic's settings in Apache Kafka that can be used here; the others are told."""
+    """Return a topic's settings in Apache Kafka that this broker has; log the others."""
     usable = {}
     for name, text in overrides.items():
         try:
@@ -95,12 +95,12 @@ def usable_overrides(overrides: Mapping[str, str]) -> dict[str, str]:
 def broker_synonyms(
     names: Sequence[str], config: BrokerConfig, layers: Sequence[ConfigLayer] = ()
 ) -> list[ConfigSynonym]:
-    """Where the value of one of some broker settings may come from, the one in force first.
+    """Return the possible sources of a broker setting's value, the one in force first.
 
     Args:
         names: Broker properties, the one that wins first.
-        config: What the broker was started with.
-        layers: What was changed at run time.
+        config: Settings at the broker's start.
+        layers: Settings that were changed at run time.
     """
     found = [
         ConfigSynonym(name, layer.overrides[name], layer.source)
@@ -115,7 +115,7 @@ def broker_synonyms(
             found.append(
                 ConfigSynonym(name, setting.render(value), ConfigSource.STATIC_BROKER_CONFIG)
             )
-    # Kafka tells the default of the first property only, and none where that has none.
+    # Kafka shows only the default of the first property, or none if that has none.
     for name in names[:1]:
         setting = BROKER_SETTINGS[name]
         if setting.default is not None:
@@ -131,13 +131,13 @@ def synonyms(
     config: BrokerConfig,
     layers: Sequence[ConfigLayer] = (),
 ) -> list[ConfigSynonym]:
-    """Where the value of a topic setting may come from, the one in force first.
+    """Return the possible sources of a topic setting's value, the one in force first.
 
     Args:
         name: Topic setting.
-        overrides: What was set for the topic.
-        config: What the broker was started with.
-        layers: What was changed of the broker's settings at run time.
+        overrides: Settings of the topic.
+        config: Settings at the broker's start.
+        layers: Settings of the broker that were changed at run time.
     """
     found = broker_synonyms(TOPIC_SETTINGS[name].aliases, config, layers)
     if name in overrides:
@@ -146,7 +146,7 @@ def synonyms(
 
 
 def effective_value(name: str, overrides: Mapping[str, str], config: BrokerConfig) -> object:
-    """The value in force for a topic setting, in the unit of that setting."""
+    """Return the value in force for a topic setting, in its unit."""
     setting = TOPIC_SETTINGS[name]
     if name in overrides:
         return setting.read(overrides[name])
@@ -162,18 +162,18 @@ def effective_value(name: str, overrides: Mapping[str, str], config: BrokerConfi
 
 
 def log_config(overrides: Mapping[str, str], config: BrokerConfig) -> LogConfig:
-    """The settings in force for a topic's logs."""
+    """Return the settings in force for a topic's logs."""
     defaults = _default_log_config(config)
     own = {plain(name): TOPIC_SETTINGS[name].read(text) for name, text in overrides.items()}
     return defaults.replace(**own) if own else defaults
 
 
 _LAST_DEFAULTS: dict[str, tuple[BrokerConfig, LogConfig]] = {}
-"""The defaults that were made last, with the settings that they were made of."""
+"""The last computed defaults, with the settings of which they were made."""
 
 
 def _default_log_config(config: BrokerConfig) -> LogConfig:
-    """Those of a topic without settings of its own; a start asks for each topic."""
+    """Return the settings of a topic without overrides; cached, as a start needs it per topic."""
     known = _LAST_DEFAULTS.get("config")
     if known is not None and known[0] is config:
         return known[1]

@@ -1,6 +1,6 @@
 """Settings of transactions, under Kafka's property names.
 
-They are settings of ``BrokerConfig``; what they mean is decided in ``coordinators.transactions``.
+They are settings of ``BrokerConfig``; ``coordinators.transactions`` uses them.
 """
 
 from __future__ import annotations
