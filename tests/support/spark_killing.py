@@ -55,9 +55,13 @@ STEPS = (
     Step("producer id taken", InitProducerIdRequest, "handled"),
     Step("before the first write", ProduceRequest, "before"),
     Step("first write done", ProduceRequest, "handled"),
+    Step("before a middle write", ProduceRequest, "before", 2),
+    Step("middle write done", ProduceRequest, "handled", 2),
     Step("before the last write", ProduceRequest, "before", 3),
     Step("last write done", ProduceRequest, "handled", 3),
     Step("before offsets are added", TxnOffsetCommitRequest, "before"),
+    Step("offsets of the sources added", TxnOffsetCommitRequest, "handled"),
+    Step("before the batch's number is added", TxnOffsetCommitRequest, "before", 2),
     Step("offsets added", TxnOffsetCommitRequest, "handled", 2),
     Step("before the end", EndTxnRequest, "before"),
     Step("end handled", EndTxnRequest, "handled"),
@@ -65,12 +69,20 @@ STEPS = (
     Step("commit file written", None, "commits"),
 )
 """Steps of a micro-batch that tasks write to a topic of three partitions."""
-DRIVER_STEPS = tuple(step for step in STEPS if "last write" not in step.name)
+DRIVER_STEPS = tuple(s for s in STEPS if s.request is not ProduceRequest or s.number == 1)
 """Those of one that the driver writes: it may send all partitions in one request."""
+LEFT_STEPS = (
+    Step("before tasks are fenced", EndTxnRequest, "before"),
+    Step("tasks fenced", EndTxnRequest, "handled"),
+    *(s._replace(number=2) if s.request is EndTxnRequest else s for s in DRIVER_STEPS),
+)
+"""Those of one whose tasks leave rows to the commit, which fences them before it writes."""
+WRITING_STEPS = tuple(s for s in STEPS if s.request is ProduceRequest)
+"""Those at which tasks write."""
 TABLE_STEPS = tuple(
-    step._replace(number=1) if step.request is TxnOffsetCommitRequest else step
+    step
     for step in STEPS
-    if step.request is not None
+    if step.request is not None and (step.request is not TxnOffsetCommitRequest or step.number == 1)
 )
 """Those of a write without a stream."""
 
@@ -112,8 +124,36 @@ def everything_of(session: int) -> list[int]:
     return processes_of(session, "")
 
 
-class Killing:
-    """Kills at steps, and counts which were inside an open transaction.
+class Tally:
+    """Counts kills, and which of them were inside an open transaction.
+
+    Args:
+        admin: Asks the broker.
+        transactional_id: Of the query.
+    """
+
+    def __init__(self, admin: Admin, transactional_id: str) -> None:
+        self._admin = admin
+        self._transactional_id = transactional_id
+        self.kills = 0
+        self.inside = 0
+
+    def note(self) -> None:
+        """Note a kill that comes now."""
+        self.kills += 1
+        self.inside += self.is_open()
+
+    def is_open(self) -> bool:
+        """Whether the query has an open transaction."""
+        try:
+            found = self._admin.describe_transactions([self._transactional_id])
+        except KafkaError:
+            return False
+        return found[self._transactional_id].state == "Ongoing"
+
+
+class Killing(Tally):
+    """Kills at steps.
 
     Args:
         proxy: The relay between Spark and the broker.
@@ -122,11 +162,8 @@ class Killing:
     """
 
     def __init__(self, proxy: Proxy, admin: Admin, transactional_id: str) -> None:
+        super().__init__(admin, transactional_id)
         self._proxy = proxy
-        self._admin = admin
-        self._transactional_id = transactional_id
-        self.kills = 0
-        self.inside = 0
 
     def at(
         self, step: Step, driver: subprocess.Popen[bytes], checkpoint: Path, victim: Victim = DRIVER
@@ -167,8 +204,7 @@ class Killing:
             self._proxy.cut_all()  # What was swallowed is never answered.
 
     def _kill(self, driver: subprocess.Popen[bytes], victim: Victim) -> None:
-        self.kills += 1
-        self.inside += self.is_open()
+        self.note()
         if victim is NOBODY:
             return
         if victim.words is None:
@@ -181,22 +217,6 @@ class Killing:
         assert found, f"no {victim.name} is there"
         # The last one is a worker; the first may be the parent that makes them.
         os.kill(found[-1], signal.SIGKILL)
-
-    def is_open(self) -> bool:
-        """Whether the query has an open transaction."""
-        try:
-            found = self._admin.describe_transactions([self._transactional_id])
-        except KafkaError:
-            return False
-        return found[self._transactional_id].state == "Ongoing"
-
-    @property
-    def share(self) -> float:
-        """Share of the kills that were inside an open transaction."""
-        return self.inside / max(1, self.kills)
-
-    def __str__(self) -> str:
-        return f"{self.inside} of {self.kills} kills inside an open transaction"
 
 
 def newest(folder: Path) -> int:
