@@ -506,6 +506,7 @@ class Worker:
         self._tally.after(task)
         if unit.is_due:
             await self._units.commit(calls)
+            self._upkeep.take_picture()
 
     async def _finish_calls(self, calls: Calls) -> None:
         """Wait for running calls, and take their results into the last units; begin no more.

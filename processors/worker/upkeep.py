@@ -79,14 +79,23 @@ class Upkeep:
             TopicSetupError: A topic is not what it was.
         """
         now_s = self._clock()
-        if self._figures.is_due(now_s):
-            self._figures.picture = self._picture(now_s)
-            self._copies.tell(self._tasks)
+        self.take_picture()
         if now_s - self._checked_s >= TOPICS_CHECKED_S:
             await self.check_topics(calls)
         connections = self._connections
         owned, place = self._tasks.owned, connections.ledger.place
         await self._purge.step(calls, connections.admin, owned, place, now_s)
+
+    def take_picture(self) -> None:
+        """Renew what health, metrics and other workers are told, if that is due.
+
+        A worker with slow functions is busy with one poll for minutes, so this is called between
+        the commits of a poll too: otherwise its lag would not show when it grows.
+        """
+        now_s = self._clock()
+        if self._figures.is_due(now_s):
+            self._figures.picture = self._picture(now_s)
+            self._copies.tell(self._tasks)
 
     def _picture(self, now_s: float) -> WorkerPicture:
         """Make the snapshot of the tasks that other threads read."""
