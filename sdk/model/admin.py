@@ -1,6 +1,6 @@
-"""Values that admin clients take and give: descriptions of topics, groups, producers and settings.
+"""Arguments and results of admin clients: descriptions of topics, groups, producers, settings.
 
-Data only; what an answer means is decided by the module that makes the value.
+These are plain values; the modules of ``core.admin`` make them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Values of administration beyond topics and groups: ACLs, users, quotas, folders, features.
+"""Results of admin clients beyond topics and groups: ACLs, users, quotas, folders, features.
 
-Data only; what an answer means is decided by the module that makes the value.
+These are plain values; the modules of ``core.admin`` make them.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class ReplicaInfo(NamedTuple):
 
     Attributes:
         size_bytes: Its size.
-        offset_lag: How many records it is behind.
+        offset_lag: By how many records it is behind the leader.
         is_future: Whether it is being moved here.
     """
 

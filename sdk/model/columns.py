@@ -216,10 +216,10 @@ class RecordColumns(Sequence[ConsumerRecord[KeyT_co, ValueT_co]], Generic[KeyT_c
         )
 
     def extend(self, other: RecordColumns[KeyT_co, ValueT_co]) -> None:
-        """Take over records of the same partition that come behind these.
+        """Append later records of the same partition.
 
         Args:
-            other: The records that come behind.
+            other: The later records.
         """
         count = len(self)
         self.add_offsets(other.offsets)
@@ -229,10 +229,10 @@ class RecordColumns(Sequence[ConsumerRecord[KeyT_co, ValueT_co]], Generic[KeyT_c
         self.headers.update((count + at, headers) for at, headers in other.headers.items())
 
     def add_offsets(self, others: Sequence[int]) -> None:
-        """Put offsets behind these; as long as none is missing in between they stay a range.
+        """Append later offsets; without a gap in between they stay a range.
 
         Args:
-            others: The offsets that come behind.
+            others: The later offsets.
         """
         mine = self.offsets
         if (

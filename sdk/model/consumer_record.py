@@ -1,6 +1,6 @@
-"""The record that consumers hand out, in a module of its own: its library takes time to load.
+"""The record that consumers return, in a separate module, as its library takes time to load.
 
-Users import it from `onceflow.sdk`. It holds data only.
+Users import it from `onceflow.sdk`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Value types that users of the SDK meet: partitions, records, offsets, who is who in a group.
+"""Value types for users of the SDK: partitions, records, offsets, memberships.
 
-This module holds data only. What a value means is decided by the module that makes it; nothing
-here does I/O, knows the wire format, or changes after it was made.
+They are plain values: they do no I/O and do not change after they were made.
 """
 
 from __future__ import annotations

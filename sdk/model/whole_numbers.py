@@ -1,6 +1,6 @@
-"""What counts as a whole number in an argument: ints and their like, such as numpy's, but no bools.
+"""Checks that an argument is a whole number: an int or the like, such as numpy's, but no bool.
 
-What the number may be is decided where the argument is checked.
+The caller checks the number's bounds.
 """
 
 from __future__ import annotations

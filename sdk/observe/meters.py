@@ -3,8 +3,8 @@
 A `Meter` keeps totals for ever and remembers one or two windows of half a minute, of which rates,
 averages and greatest values are made (Kafka's ``metrics.sample.window.ms`` and
 ``metrics.num.samples``, at their defaults). Written by one thread, the loop's; reading from another
-may see a count that is one event old, never a wrong one. Who counts what is decided by the
-machines; what the figures are called is decided in ``onceflow.sdk.observe.metrics``.
+may see a count that is one event old, never a wrong one. ``onceflow.sdk.observe.metrics`` names the
+figures.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def use_otlp(service: str) -> Callable[[], None] | None:
         raise ImportError("the OTLP exporter is missing: pip install 'onceflow[otlp]'") from missing
     if isinstance(metrics.get_meter_provider(), MeterProvider):
         return None
-    # Several processes of a service are told apart by their instance ids.
+    # Instance ids distinguish the processes of a service.
     own = {"service.name": service, "service.instance.id": str(uuid.uuid4())}
     given = Resource.create().attributes
     if not str(given["service.name"]).startswith("unknown_service"):

@@ -44,7 +44,7 @@ class Metric(Generic[M]):
     """One metric.
 
     Attributes:
-        name: Its name for Prometheus, behind the prefix of its table.
+        name: Its name for Prometheus, after the prefix of its table.
         kind: counter, gauge or histogram.
         unit: What it counts, in plural; "0 or 1" for a truth.
         labels: Names of its labels, beside those that the whole table has.

@@ -1,7 +1,7 @@
 """Builds record batches: of producers, and of the broker itself.
 
-Decides when a batch is full and whether compression is worth it. Which records go into one batch,
-and how long it waits for more, is decided by `core.accumulator`.
+It decides when a batch is full and whether to compress it. `core.produce.accumulator` decides which
+records go into one batch; `core.produce.sender` decides when it is sent.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Reading record batches: records for a consumer, and look-ups by time for a broker.
 
-Decides how a batch is unpacked and given to the record kernel, and that every kind of damage is one
-error. Which batches a consumer may see, and from which record on, is decided by
-`core.fetcher`.
+It unpacks a batch and passes it to the record kernel, and raises one error for every kind of
+damage. `core.consume.fetch_buffer` decides which batches and records a consumer sees.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Compression codecs of record batches: gzip, snappy, lz4 and zstd, each loaded at first use.
 
-Decides how bytes are framed for each codec (Kafka's framings, so that every client can read them)
-and how much output a compressed block may produce: a bound is always enforced, so that a small
-hostile block costs neither its full output nor its time. What the bytes mean is decided in
-`records`.
+It decides how bytes are framed for each codec (Kafka's framings, so that every client can read
+them) and how much output a compressed block may produce. The bound is always enforced, so that a
+small hostile block takes neither the memory nor the time of its full output.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ CODEC_NAMES: dict[str, Codec] = {codec.name.lower(): codec for codec in Codec}
 
 
 class CodecUnavailableError(LocalProtocolError):
-    """The library behind a codec is not installed, or the codec number is unknown."""
+    """The library of a codec is not installed, or the codec number is unknown."""
 
 
 class DecompressionError(RemoteProtocolError):
@@ -316,7 +315,7 @@ def _lz4_is_divisible(data: memoryview) -> bool:
 def _lz4_blocks(data: memoryview) -> Iterator[tuple[int, int, int]]:
     """Positions of an lz4 frame's blocks: (start, end, most bytes that it can unpack to).
 
-    The last entry is the frame's end, with nothing to unpack. Bytes behind it are ignored, as
+    The last entry is the frame's end, with nothing to unpack. Bytes after it are ignored, as
     Java's reader does.
     """
     flags, descriptor = data[4], data[5]

@@ -1,15 +1,14 @@
 """Layouts of the records of consumer groups (KIP-848) in `__consumer_offsets`.
 
-The kind of a record is the int16 in front of its key, as with `internal_topics`, whose functions
-read and write these too. Layouts only; which record follows which change is decided by the broker's
-coordinator.
+The kind of a record is the int16 at the begin of its key, as in `internal_topics`, whose functions
+read and write these too. The broker's coordinator decides which records a change writes.
 
 Kind 3 ConsumerGroupMetadata: the group's epoch, raised by each change that asks for an assignment
 Kind 4: partitions of the subscribed topics, which Apache Kafka writes no more; only the key is read
 Kind 5 ConsumerGroupMemberMetadata: what a member subscribes to
-Kind 6 ConsumerGroupTargetAssignmentMetadata: the epoch that was divided last
-Kind 7 ConsumerGroupTargetAssignmentMember: what a member shall own in the end
-Kind 8 ConsumerGroupCurrentMemberAssignment: what a member owns now
+Kind 6 ConsumerGroupTargetAssignmentMetadata: the epoch of the last assignment
+Kind 7 ConsumerGroupTargetAssignmentMember: the target assignment of a member
+Kind 8 ConsumerGroupCurrentMemberAssignment: the current assignment of a member
 Kind 16 ConsumerGroupRegularExpression: the topics that a pattern selected
 """
 
@@ -55,7 +54,7 @@ class ConsumerGroupMetadataValue(Message, versions="0", flexible="0+"):
 class ConsumerGroupMemberMetadataValue(Message, versions="0", flexible="0+"):
     """Kind 5; `classic_member_metadata` is there for members that speak the classic protocol.
 
-    Apache Kafka writes it for the others too, as null: so its default is none of both.
+    Apache Kafka writes it for the others too, as null, so its default is neither.
     """
 
     class ClassicMemberMetadata(Struct):

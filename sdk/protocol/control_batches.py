@@ -1,7 +1,7 @@
 """Control batches: the markers by which a transaction ends in each of its partitions (KIP-98).
 
-Layout only. When a marker is written is decided by the broker's coordinator, and what a reader does
-with one by `core.fetcher`.
+It has only the layout. The broker's coordinator writes markers, and `core.consume.fetch_buffer`
+reads them.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A broker keeps groups and transactions in these topics, and Kafka's own tools read them. Keys and
 values begin with an int16: in a key it is the kind of record (and for offsets the layout), in a
-value the layout's version. Layouts only; which version is written when, and what a missing value
-(a tombstone) removes, is decided by the broker's coordinators.
+value the layout's version. The broker's coordinators decide which version they write, and what a
+missing value (a tombstone) removes.
 
 OffsetCommitKey (record types 0 and 1, the same layout), OffsetCommitValue 0-4, flexible from 4:
     1 expiry, which later versions dropped

@@ -1,8 +1,8 @@
-"""Record batches, format version 2 (KIP-98): everything that users of batches need, in one place.
+"""Record batches, format version 2 (KIP-98): the names of several modules in one place.
 
-Offers the names only. Header fields are decided in `batch_header`, writing in `batch_building`,
-reading in `batch_reading`, transaction markers in `control_batches`, and whether a producer's batch
-may enter a log in `record_validation`.
+`batch_header` has the header, `batch_building` writes batches, `batch_reading` reads them,
+`control_batches` has transaction markers, and `record_validation` checks a producer's batch before
+it enters a log.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ a version raises `LocalProtocolError`, unless the field is `ignorable`. A tagged
 while it has its default. For a tagged struct, None as the default stands for "left out".
 
 This module holds declarations and the methods of messages. How a class is turned into code for one
-version is `onceflow.sdk.protocol.compiler`'s business, which is loaded at the first use.
+version is done by `onceflow.sdk.protocol.compiler`, which is loaded at the first use.
 """
 
 from __future__ import annotations

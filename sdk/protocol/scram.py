@@ -1,7 +1,7 @@
 """SCRAM (RFC 5802, RFC 7677): the messages of both sides and the proofs in them.
 
-Text and hashes only; who asks what, and what a failure means, is decided by the client's flow and
-the broker's exchange. Bounds on iterations are Kafka's.
+It has only text and hashes. The client's flow and the broker's exchange send the messages and
+handle failures. Bounds on iterations are Kafka's.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class RegistryHttp:
 
         Args:
             method: HTTP method.
-            path: Path behind the address, quoted.
+            path: Path after the address, quoted.
             body: Content, sent as JSON.
             about: What the request does, for messages.
 

@@ -317,7 +317,7 @@ def to_json(value: object) -> object:
         value: The message.
 
     Raises:
-        SerializationError: It is no message.
+        SerializationError: The bytes are not such a message.
     """
     pool = _descriptor(value).file.pool
     found: object = json_format.MessageToDict(
@@ -331,7 +331,7 @@ def to_json(value: object) -> object:
 def json_writer(
     registry: SchemaRegistry, schema_id: int, name: str | None = None
 ) -> Callable[[bytes], bytes]:
-    """Return a function from JSON text to a message's bytes behind the id of its schema.
+    """Return a function from JSON text to a message's bytes after the id of its schema.
 
     The function raises ``SerializationError`` for text that is not the message's JSON.
 

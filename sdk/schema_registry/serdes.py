@@ -122,7 +122,7 @@ class Prepared(NamedTuple):
 
 
 class RegistrySerializer(TopicSerializer):
-    """Writes values behind the id of their schema."""
+    """Writes values after the id of their schema."""
 
     def __init__(
         self, registry: SchemaRegistry | AsyncSchemaRegistry, options: SubjectOptions
@@ -258,7 +258,7 @@ def used_schema(
 
 
 def referenced_schemas(registry: SchemaRegistry, schema: Schema) -> dict[str, RegisteredSchema]:
-    """Return all referenced schemas by name, each behind those that it references itself.
+    """Return all referenced schemas by name, each after those that it references itself.
 
     Raises:
         SerializationError: There are too many.

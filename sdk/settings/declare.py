@@ -107,7 +107,7 @@ class Setting:
             value: Text, or a value as code gives it.
 
         Raises:
-            ConfigError: It is no such value, or out of bounds.
+            ConfigError: The value has the wrong type, or is out of bounds.
         """
         meant = self._from_text(value) if isinstance(value, str) else value
         if not self._allows(meant):
@@ -137,7 +137,7 @@ class Setting:
         return word
 
     def check(self, value: object) -> None:
-        """Refuse a value that is none of this setting.
+        """Refuse a value that the setting does not allow.
 
         Raises:
             ConfigError: Wrong type, out of bounds, or none of the choices.

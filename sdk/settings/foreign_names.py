@@ -1,8 +1,8 @@
-"""Names of settings elsewhere: what Kafka's Java client, librdkafka and the Python clients call
-things that are called otherwise here, or that have no meaning here, and why.
+"""Maps settings of Kafka's Java client, librdkafka and the Python clients to ours, or to the reason
+why they have no meaning here.
 
-Names are written with underscores; dots come to the same. The tables are data; how a wrong name is
-reported is decided in ``names``, how a file is read in ``sources``.
+Names are written with underscores, which stand for dots too. ``names`` reports wrong names;
+``sources`` reads files.
 """
 
 from __future__ import annotations

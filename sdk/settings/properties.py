@@ -11,7 +11,7 @@ def parse_properties(text: str) -> Iterator[tuple[str, str]]:
 
     Args:
         text: Its lines: ``name=value``, ``name: value`` or ``name value``; comments begin with
-            ``#`` or ``!``; a backslash at the end goes on with the next line.
+            ``#`` or ``!``; a backslash at the end continues with the next line.
 
     Raises:
         ValueError: An escape is cut off.

@@ -1,7 +1,7 @@
 """Settings of all clients of a program: from keyword arguments, Kafka's names, files, environment.
 
-It decides how a text becomes a value, which name means which setting, and what wins when several
-places name it. Which values are allowed is decided by the configurations themselves.
+It decides how a text becomes a value, which name means which setting, and which one wins if several
+places name it. The configurations themselves check the values.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Found(NamedTuple):
         """The value as a setting has it.
 
         Raises:
-            ConfigError: It is no such value; names the place.
+            ConfigError: The text is not such a value; names the place.
         """
         if self.checked:
             return self.value
@@ -504,7 +504,7 @@ def _names(section: str) -> dict[str, str]:
 
 
 def _check_section(name: str, where: str) -> None:
-    """Refuse a table that is none of ours, and is no beginning of a dotted name either."""
+    """Refuse an unknown table that is not the beginning of a dotted name either."""
     known = [*_names("client"), *NOT_OFFERED]
     if name in _SECTIONS or any(each.startswith(f"{name}_") for each in known):
         return

@@ -131,7 +131,7 @@ def read_schema(text: str, used: Iterable[str] = ()) -> Type:
 
     Args:
         text: The schema.
-        used: Referenced schemas, each behind those that it references itself.
+        used: Referenced schemas, each after those that it references itself.
 
     Raises:
         SchemaFault: The schema is invalid; the message says where and why.

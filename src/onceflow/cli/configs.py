@@ -41,7 +41,7 @@ def _resource(kind: str, name: str) -> ConfigResource:
 def describe(connection: Connection, kind: str, name: str, everything: bool, as_json: bool) -> None:
     """Show settings that were changed; NAME is a topic, a node id, a group.
 
-    Values of passwords are never told by brokers.
+    Brokers never send the values of passwords.
     """
     resource = _resource(kind, name)
     with connection.admin() as admin:

@@ -178,7 +178,7 @@ async def _serve(
 
 
 def _when_stdin_ends(stop: Callable[[int, FrameType | None], None]) -> None:
-    """Stop as after SIGTERM once whoever started this process is gone."""
+    """Stop as after SIGTERM when the process that started this one has ended."""
 
     def watch() -> None:
         while os.read(0, 1024):

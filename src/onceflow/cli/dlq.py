@@ -32,7 +32,7 @@ class Letter(NamedTuple):
     Attributes:
         record: The record of the dead-letter topic.
         headers: Headers that the failed record had.
-        told: What its processor told of the failure, by name.
+        told: The processor's data about the failure, by name.
     """
 
     record: ConsumerRecord[object, object]
@@ -48,7 +48,7 @@ class Letter(NamedTuple):
         """The partition that the failed record came from.
 
         Raises:
-            Failure: Its headers do not tell, so it is no dead letter of a processor.
+            Failure: Its headers lack that, so it is not a dead letter of a processor.
         """
         from onceflow.sdk import TopicPartition
 
@@ -199,7 +199,7 @@ def replay(
     """Send the dead letters in TOPIC back to the partitions that they came from, exactly once.
 
     They lose the headers of the failure. Records and the group's offsets are one transaction, so
-    a second call goes on after what was replayed, also after a crash. Two calls at a time: the
+    a second call continues after the replayed records, also after a crash. Two calls at a time: the
     later one fences the earlier one.
     """
     name = group or replay_group(topic)
@@ -237,7 +237,7 @@ def replay_letters(
         How many went to which topic.
 
     Raises:
-        Failure: A record is no dead letter.
+        Failure: A record is not a dead letter.
         KafkaError: The cluster refuses.
     """
     counts: dict[str, int] = {}

@@ -106,7 +106,7 @@ class Supervisor:
             self._signal(worker, signal.SIGKILL)
 
     def _signal(self, worker: WorkerProcess, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):  # It has ended, which nobody has seen yet.
+        with contextlib.suppress(ProcessLookupError):  # It has ended, and was not waited for yet.
             worker.process.send_signal(number)
 
     async def _keep(self, number: int) -> int:

@@ -34,7 +34,7 @@ class Measured(NamedTuple):
 
     Attributes:
         figures: The worker's; empty ones before it is made.
-        ends: Last stable offset by partition of its inputs, as far as brokers told.
+        ends: Last stable offset by partition of its inputs, as far as it is known.
         wall_ms: Wall clock.
     """
 
@@ -238,7 +238,7 @@ LAG: Final = next(metric for metric in METRICS if metric.name == "lag_records")
 
 
 class Ends:
-    """The ends of a worker's inputs, asked for when somebody scrapes.
+    """The ends of a worker's inputs, requested at each scrape.
 
     Args:
         config: How to reach the brokers.

@@ -26,7 +26,7 @@ class WorkerStatus:
         self._graph = json.loads(app.topology().to_json())
 
     def body(self) -> bytes:
-        """The status as JSON, in a list, because several workers may stand behind one address."""
+        """The status as JSON, in a list, because several workers may have one address."""
         measured = self._metrics.measured()
         figures = measured.figures
         picture = figures.picture

@@ -1,7 +1,7 @@
 """Keys, values and headers as a page can show them: text, JSON, MessagePack or base64.
 
 Bytes do not tell their format, so the first of these that fits is taken. A long value is cut, and
-the page is told how long it is.
+the page gets its length.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ COUNTED: Final = ("records_committed", "units_committed", "commit_us", "dead_let
 
 
 class Workers:
-    """The workers that the console was told of.
+    """The workers whose addresses the console has.
 
     Args:
         addresses: Of their health ports, as ``http://HOST:PORT``.
@@ -84,10 +84,10 @@ def _status(address: str) -> list[dict[str, Any]]:
 
 
 def _check(row: dict[str, Any]) -> None:
-    """Raise ValueError when a row is no status of a worker."""
+    """Raise ValueError if a row is not the status of a worker."""
     graph = cast("dict[str, Any]", row.get("graph"))
     is_graph = isinstance(graph, dict) and all(
         isinstance(graph.get(name), list) for name in ("nodes", "edges")
     )
     if not (is_graph and all(isinstance(row.get(what), int) for what in COUNTED)):
-        raise ValueError("the answer is no status of a worker")
+        raise ValueError("the answer is not the status of a worker")
