@@ -82,7 +82,7 @@ class TimedStore(Store):
         self.moved_wall_ms: int | None = None
         self._due_of = due_of
         self._firsts: dict[bytes, int | None] = {}
-        self._marked: set[bytes] | None = None
+        self._marked: dict[bytes, bytes] | None = None
         self._due: dict[bytes, deque[bytes]] = {BY_STREAM: deque(), BY_WALL: deque()}
 
     # Rows ----------------------------------------------------------------------------------
@@ -93,7 +93,10 @@ class TimedStore(Store):
         found = self._due_of(key)
         if found is None:
             if self._marked is not None and key[:1] == MARK:
-                (self._marked.discard if value is None else self._marked.add)(key[1:])
+                if value is None:
+                    self._marked.pop(key[1:], None)
+                else:
+                    self._marked[key[1:]] = value
             return
         clock, due_ms = found
         super().put(_INDEX + clock + pack_int(due_ms) + key, None if value is None else b"")
@@ -130,11 +133,33 @@ class TimedStore(Store):
         for queue in self._due.values():
             queue.clear()
 
+    def committed(self) -> None:
+        """Drop the writes, which the map holds now; what is known of rows stays true.
+
+        To find it again would read all marks, and the first rows due, after each commit.
+        """
+        super().drop()
+
     def is_marked(self, key: bytes) -> bool:
         """Whether there is a row of a key with the tag ``MARK``; without a read of the map."""
+        return key in self._marks()
+
+    def _marks(self) -> dict[bytes, bytes]:
         if self._marked is None:
-            self._marked = {row[1:] for row, _ in self.range(MARK, after(MARK))}
-        return key in self._marked
+            self._marked = {row[1:]: data for row, data in self.range(MARK, after(MARK))}
+        return self._marked
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the stored bytes.
+
+        Those of marks come from memory: a read of LMDB releases the interpreter lock, and the
+        worker's thread would wait for it behind those of the clients.
+        """
+        if key[:1] == MARK:
+            return self._marks().get(key[1:])
+        if key in self.writes:
+            return self.writes[key]
+        return self._committed.get(self.prefix + key)
 
     # What is due ---------------------------------------------------------------------------
 
