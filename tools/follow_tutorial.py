@@ -135,14 +135,16 @@ class Terminal:
             self._printed = ""
         self._process.stdin.write(f"{{\n{step.text}}} < /dev/null\necho {DONE}\n")
         self._process.stdin.flush()
-        if step.kind == "beside":
-            self._wait(lambda: step.shown is None or is_shown(self._printed, step.shown))
-            printed = self._printed
-        else:
-            self._wait(lambda: self._printed.endswith(f"{DONE}\n"))
-            printed, end, _ = self._printed.rpartition(f"{DONE}\n")
-            if not end:
-                raise UntrueError(f"{step.text}failed or did not end:\n{self._printed}")
+        beside = step.kind == "beside"
+
+        def is_done() -> bool:
+            shows = beside and (step.shown is None or is_shown(self._printed, step.shown))
+            return shows or self._printed.endswith(f"{DONE}\n")
+
+        self._wait(is_done)
+        printed = self._printed.removesuffix(f"{DONE}\n")
+        if printed == self._printed and not beside:
+            raise UntrueError(f"{step.text}failed or did not end:\n{printed}")
         if step.shown is not None and not is_shown(printed, step.shown):
             raise UntrueError(f"{step.text}must print:\n{step.shown}but printed:\n{printed}")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -239,6 +240,16 @@ def close(producer: Producer[bytes, bytes]) -> None:
     """Close a producer whose transaction somebody else may have ended."""
     with suppress(KafkaError):
         producer.close(timeout_ms=10_000)
+
+
+def test_kafka_python_removes_members() -> None:
+    """The table names this command of another library's, as Kafka's scripts have none."""
+    (words,) = re.findall(r"kafka-python: `python ([^`]+)`", PAGE.read_text())
+    done = subprocess.run(
+        [sys.executable, *words.split(), "--help"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--group-id" in done.stdout
 
 
 def test_the_table_is_read_whole() -> None:

@@ -42,10 +42,7 @@ def test_blocks_act_on_one_folder_and_one_shell(tmp_path: Path) -> None:
         ("# in a second terminal\necho 2\n", "1\n", "but printed:\n2"),
     ],
 )
-def test_what_is_untrue_is_told(
-    shell: str, text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(follow_tutorial, "DEADLINE_S", 2)
+def test_what_is_untrue_is_told(shell: str, text: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(UntrueError, match=told):
         follow(blocks(("shell", shell), ("text", text)), tmp_path, ENVIRONMENT)
 
