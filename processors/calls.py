@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import queue
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from onceflow.transactions.colour import Maybe, run_blocking, settle
+
+logger: logging.Logger = logging.getLogger("onceflow.processors")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,6 +89,7 @@ class OnThread:
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
+            future.add_done_callback(_dropped)
             # The next call waits on the thread until this one has ended.
             self._interrupt()
             await asyncio.wait([future], timeout=CANCEL_WAIT_S)
@@ -102,6 +106,12 @@ class OnThread:
     def close(self) -> None:
         """Ask the helper thread to end."""
         self._queue.put(None)
+
+
+def _dropped(future: asyncio.Future[T]) -> None:
+    """Look at the error of a call whose caller was cancelled, or asyncio prints a traceback."""
+    if not future.cancelled() and future.exception() is not None:
+        logger.debug("a cancelled call failed: %s", future.exception())
 
 
 class Attempt(Generic[T]):
