@@ -190,7 +190,7 @@ class TopicConfig(Settings, dotted=True, kind="topic", checked=False):
         ),
     )
     unclean_leader_election_enable: bool = switch(
-        False, "Accepted for compatibility; one node elects nobody."
+        False, "Accepted for compatibility; with one node there are no elections."
     )
 
 

@@ -95,7 +95,7 @@ class GroupProperties(Settings, dotted=True, kind="broker"):
     group_consumer_max_size: int = whole(INT32_MAX, "Most members of a consumer group.", 1)
     group_consumer_migration_policy: str = text(
         "bidirectional",
-        "Which groups change their protocol while members go on.",
+        "Which groups may change their protocol while they have members.",
         choices=MIGRATION_POLICIES,
     )
 

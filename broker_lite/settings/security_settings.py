@@ -54,8 +54,8 @@ class SecuritySettings(Settings, dotted=True, kind="broker"):
     )
     advertised_listeners: str = text(
         "",
-        "Addresses that clients are told, as NAME://HOST:PORT separated by commas; a listener "
-        "that is not named tells its own.",
+        "Addresses for clients, as NAME://HOST:PORT separated by commas; a listener "
+        "without an entry advertises its own.",
     )
     listener_security_protocol_map: str = text(
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
@@ -63,7 +63,7 @@ class SecuritySettings(Settings, dotted=True, kind="broker"):
     )
     onceflow_allow_insecure_network: bool = switch(
         False,
-        "Listen on addresses that other machines can reach without asking anybody who they are.",
+        "Listen on addresses that other machines can reach without authentication.",
     )
     # --- limits of connections
     max_connections: int = whole(INT32_MAX, "Most connections at a time; further ones are closed.")
@@ -156,7 +156,7 @@ class SecuritySettings(Settings, dotted=True, kind="broker"):
     sasl_oauthbearer_scope_claim_name: str = text("scope", "Claim that holds the scope.")
     sasl_oauthbearer_sub_claim_name: str = text("sub", "Claim that names the user.")
     onceflow_sasl_oauthbearer_unsecured: bool = switch(
-        False, "Take tokens that nobody signed, for development; anybody may then be anyone."
+        False, "Accept unsigned tokens, for development; a client may then claim any name."
     )
 
     # --- authorization
