@@ -154,6 +154,27 @@ def test_a_topic_that_was_made_again_is_not_read_on_from_the_old_offset(
     assert stored(path) == ["a", "b", "c", "d", "e"]
 
 
+def test_a_session_of_another_cluster_under_the_same_group_is_refused(
+    broker: Broker, path: Path
+) -> None:
+    """Its topic has the same name and other records; the first one goes on."""
+    fill(broker, "a", "b")
+    with session_of(broker, Sqlite(path, "rows")) as session, Broker() as other:
+        take(session, 1)
+        assert session.commit()
+        other.create_topic("in", partitions=1)
+        fill(other, "x", "y", "z")
+        with (
+            session_of(other, Sqlite(path, "rows")) as stranger,
+            pytest.raises(SinkTopicReplacedError, match=r"another cluster.*another group_id"),
+        ):
+            take(stranger, 1)
+        fill(broker, "c")
+        take(session, 1)
+        assert session.commit()
+    assert stored(path) == ["a", "b", "c"]
+
+
 def test_a_topic_that_is_made_again_while_a_session_reads_is_told_at_once(
     broker: Broker, path: Path
 ) -> None:

@@ -131,10 +131,11 @@ def claim(
 def replaced(partition: TopicPartition, entry: Entry, topic_id: str) -> SinkTopicReplacedError:
     """Return the error for a topic that has another id than the stored one."""
     return SinkTopicReplacedError(
-        f"{partition}: topic {partition.topic} was deleted and made again (its id is {topic_id}, "
-        f"the sink stores {entry.topic_id}), so that the stored offset {entry.offset} means other "
-        "records. None of them was read. To read the new topic from its start, stop the group's "
-        "sessions and delete what the sink stores of the topic's offsets"
+        f"{partition}: topic {partition.topic} has the id {topic_id}, and the sink stores offset "
+        f"{entry.offset} of one with the id {entry.topic_id}. It was deleted and made again, or a "
+        "session of another cluster has the same group_id. No record was read. To read a new topic "
+        "from its start, stop the group's sessions and delete what the sink stores of the topic's "
+        "offsets; for another cluster, choose another group_id"
     )
 
 
