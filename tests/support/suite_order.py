@@ -32,6 +32,7 @@ LONG = (
     "tests/integration/test_writing_everywhere.py",
     "tests/integration/test_sink_applications.py",
     "tests/house/test_documentation_runs.py",
+    "tests/conformance/test_command_line_table.py",
     "tests/conformance/test_java_clients.py",
     "tests/conformance/test_kafka_tools_read_our_files.py",
     "tests/conformance/test_differential.py",
