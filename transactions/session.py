@@ -206,7 +206,7 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
             The producer's delivery handle. Failures also make the next commit an abort.
         """
         core = self._core
-        if not core.takes_records:
+        if not (core.in_transaction and core.has_begun):
             with self._beginning:
                 run_blocking(core.begin())
         try:
@@ -241,7 +241,7 @@ class TransactionSession(SessionCalls, Generic[KeyT_co, ValueT_co]):
             timestamps_ms: One timestamp each, or one for all; default now.
         """
         core = self._core
-        if not core.takes_records:
+        if not (core.in_transaction and core.has_begun):
             with self._beginning:
                 run_blocking(core.begin())
         try:
@@ -449,7 +449,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
     ) -> object:
         """Send one record within the transaction; see ``TransactionSession.send``."""
         core = self._core
-        if not core.takes_records:
+        if not (core.in_transaction and core.has_begun):
             async with self._beginning:
                 await core.begin()
         try:
@@ -486,7 +486,7 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
             timestamps_ms: One timestamp each, or one for all; default now.
         """
         core = self._core
-        if not core.takes_records:
+        if not (core.in_transaction and core.has_begun):
             async with self._beginning:
                 await core.begin()
         try:

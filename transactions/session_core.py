@@ -87,6 +87,7 @@ class SessionCore:
     ) -> None:
         self.config = config
         self.in_transaction: bool = False
+        self.has_begun: bool = False  # Not while another thread or task opens the transaction.
         self.last_abort: Abort | None = None
         self._name = config.own_transactional_id
         self._clients = clients
@@ -103,7 +104,6 @@ class SessionCore:
         self._epochs_rise = config.consumer.group_protocol == "consumer"
         self._work_since_s = 0.0
         self._begun_s = 0.0
-        self._has_begun = False
         self._identity: ProducerIdentity | None = None
         self._failure: KafkaError | None = None
         self._in_callback = False
@@ -421,7 +421,7 @@ class SessionCore:
             self._check_process()
             if self._producer is None:
                 await self._complete_clients()
-            self._has_begun = False
+            self.has_begun = False
             self.in_transaction = True  # Set first: an interruption must not hide an open one.
             try:
                 with self._noting_interruption():
@@ -429,16 +429,11 @@ class SessionCore:
             except Exception:
                 self.in_transaction = False
                 raise
-            self._has_begun = True
+            self.has_begun = True
             self._begun_s = self._clock()
             self._identity = self.producer.identity
             if not self._polled:
                 self._work_since_s = self._clock()
-
-    @property
-    def takes_records(self) -> bool:
-        """Whether a transaction is open; not while another thread or task is opening it."""
-        return self.in_transaction and self._has_begun
 
     def note_failure(self, error: KafkaError) -> None:
         """Note a failed send, so that the next commit aborts; the caller handles errors of a
