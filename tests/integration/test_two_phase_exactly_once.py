@@ -39,6 +39,7 @@ from onceflow.transactions.two_phase import (
     list_in_doubt,
     resolve_in_doubt,
 )
+from onceflow.transactions.two_phase import session as two_phase_session
 
 MEMBER = """
 import os, signal, sys
@@ -505,6 +506,43 @@ def test_a_fenced_process_undoes_both_sides(broker: Broker, dsn: str) -> None:
         assert session.commit()
     assert rows(dsn) == sent(broker) == list(range(10))
     assert prepared(dsn) == []
+
+
+def test_a_process_leaves_alone_what_its_successor_has_prepared(broker: Broker, dsn: str) -> None:
+    """The successor's decision may still be a commit, which would then lose its rows."""
+    fill(broker.bootstrap_servers, "in", numbers(5))
+    with session_of(broker, dsn) as session:
+        take(session, 5)
+        session._prepare()
+        own, theirs = session._prepared, session._decisions.new_gid()
+        with psycopg.connect(dsn, autocommit=True) as successor:
+            successor.execute("BEGIN; INSERT INTO rows VALUES (99)")
+            successor.execute(f"PREPARE TRANSACTION '{theirs}'")
+            session.aborted(Abort(AbortReason.FENCED, None))
+            assert session.progress() == {}  # Nothing is prepared until the outcome is known.
+            assert sorted(prepared(dsn)) == sorted([own, theirs])
+            session._session.poll()
+            session._resolve_unsure()
+            assert prepared(dsn) == [theirs]
+            successor.execute(f"COMMIT PREPARED '{theirs}'")
+    assert rows(dsn) == [99]
+
+
+@pytest.mark.parametrize("lost", ["SHOW", "pg_prepared_xacts"])
+def test_a_database_that_goes_away_during_the_start_is_told(
+    broker: Broker, dsn: str, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    class Connection(psycopg.Connection[tuple[object, ...]]):
+        def execute(self, query, *args, **options):  # type: ignore[no-untyped-def]
+            if lost in str(query):
+                self.close()
+            return super().execute(query, *args, **options)
+
+    monkeypatch.setattr(
+        two_phase_session, "connected", lambda dsn, **_: Connection.connect(dsn, autocommit=True)
+    )
+    with pytest.raises(ParticipantError, match="cannot be reached"):
+        session_of(broker, dsn)
 
 
 @pytest.mark.parametrize("moment", ["before decide", "before finish"])

@@ -227,6 +227,12 @@ class SimConnection:
             self.closed = True
             self._database.server.client_left(self._session)
 
+    def __enter__(self) -> SimConnection:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def rollback(self) -> None:
         if self.closed:
             raise OperationalError(CLOSED)

@@ -6,27 +6,39 @@ A kind names what the clients are. The product's own code speaks to the database
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import psycopg
 import sim_ending
 import sim_setup
-from sim_postgres import row_of
+from sim_postgres import ADD_TO_BALANCE, INSERT_ROW, row_of
 from sim_run import Result, Simulation, simulate
 from sim_stores import DSN, Stores, Storm, shown_too_early, surround
 from sim_threads import blocking, wait
-from sim_work import TIMES, IdempotentProducer, Sending, Worker, member_times
+from sim_work import (
+    TIMES,
+    IdempotentProducer,
+    Sending,
+    SessionWorker,
+    Worker,
+    member_times,
+)
 
 from onceflow.sdk.errors import (
+    InvalidProducerEpochError,
     KafkaError,
     NoBrokersAvailableError,
+    ProducerFencedError,
     RequestTimedOutError,
     RetriableError,
 )
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.transactions import SessionConfig
+from onceflow.transactions.errors import TransactionalIdInUseError
 from onceflow.transactions.sinks import (
     AsyncSinkSession,
     Postgres,
@@ -34,12 +46,20 @@ from onceflow.transactions.sinks import (
     SinkSharedError,
     SinkUnavailableError,
 )
+from onceflow.transactions.two_phase import (
+    ParticipantError,
+    TwoPhaseSession,
+    resolve_in_doubt,
+)
 
-SINKS = "sinks"
-KINDS = ("sink",)
+SINKS, BOTH = "sinks", "session"
+KINDS = ("sink", "two-phase", "two-phase")
 
 EXPECTED = (RetriableError, NoBrokersAvailableError, RequestTimedOutError, SinkSharedError)
 """How a session may end by itself while faults happen; a supervisor begins another one."""
+
+FENCED = (ProducerFencedError, InvalidProducerEpochError, TransactionalIdInUseError)
+"""What ``send`` says of a transaction that a successor, or its timeout, has ended."""
 
 
 @dataclass
@@ -73,6 +93,8 @@ def draw(seed: object, kinds: Sequence[str] = KINDS) -> StoreSetup:
     # Most of it befalls the clients and the database: while no broker answers, nobody commits.
     setup.troubles = [name for name in setup.troubles if rng.random() < 0.3]
     setup.troubles += ["kill worker", "pause worker", "zombie", "zombie", "cut"]
+    if kind == "two-phase":
+        setup.workers["operator"] = 1
     storm = surround(setup, seed)
     return StoreSetup(**vars(setup), kind=kind, database=storm)
 
@@ -124,6 +146,8 @@ class StoreSimulation(Simulation):
         makers: dict[str, Callable[[int], Worker]] = {
             "input": lambda i: PacedProducer(self, f"input{i}", self.setup.units),
             "sink": lambda i: SinkWorker(self, f"sink{i}", i),
+            "two-phase": lambda i: TwoPhaseWorker(self, f"both{i}", i),
+            "operator": lambda i: Operator(self, f"oper{i}", 0),
         }
         for kind, make in makers.items():
             self.workers += [make(i) for i in range(self.setup.workers.pop(kind, 0))]
@@ -138,6 +162,8 @@ class StoreSimulation(Simulation):
         left = StoredRows(self)
         if self.kind == "sink":
             left.check_sink(SINKS)
+        if self.kind == "two-phase":
+            left.check_both()
         return [*left.problems, *self.stores.end()]
 
 
@@ -227,6 +253,83 @@ class SinkWorker(Worker):
                 session.write(row, of=record)
 
 
+class TwoPhaseWorker(SessionWorker):
+    """Copies ``a`` to ``b``, stores each record as a row, and counts rows, all in one step."""
+
+    stores: Stores
+
+    async def work(self, me: str) -> None:
+        process = self.process
+        assert process is not None
+        assert self.sim.stores is not None
+        self.stores = self.sim.stores
+        config = session_config(self, BOTH, str(self.slot))
+        while not self.sim.drained(BOTH):
+            observer = self.stores.observer(self, process)
+            try:
+                await blocking(process, lambda o=observer: self._life(me, config, o))
+            except KafkaError as error:
+                if not isinstance(error, (*EXPECTED, *FENCED, ParticipantError)):
+                    process.fault(f"session ended by {type(error).__name__}: {error}")
+                await self.failed(me, "session", error)
+            await self.pause()
+
+    def _life(self, me: str, config: SessionConfig, observer: Callable[[str], None]) -> None:
+        rng = self.random
+        with TwoPhaseSession(DSN, config, observer=observer) as session:
+            while not self.sim.drained(BOTH):
+                if not self.sim.calm and rng.random() < 0.01:
+                    return
+                try:
+                    for records in session.poll(200).values():
+                        self.note(me, "input", str(records[0].partition), len(records))
+                        self._do(session, records)
+                    if rng.random() < 0.3:
+                        wait(self.pause(600))
+                    if not self.sim.calm and rng.random() < 0.05:
+                        session.abort()
+                    elif session.commit_due:
+                        self.note(me, "both commit", session.commit())
+                except ParticipantError as error:
+                    self.note(me, "database failed", str(error)[:160])
+                    session.abort()
+
+    def _do(self, session: TwoPhaseSession, records: Sequence[ConsumerRecord]) -> None:
+        for record in records:
+            try:
+                connection = session.connection
+                connection.execute("SET LOCAL statement_timeout = 1000")
+                connection.execute(INSERT_ROW, (record.value,))
+                connection.execute(ADD_TO_BALANCE, (record.value[-1:],))
+            except psycopg.Error as error:
+                raise ParticipantError(f"a statement failed: {error}") from error
+            session.send("b", b"out:" + record.value, key=record.value)
+
+
+class Operator(Worker):
+    """Finishes now and then what a session has in doubt, also while that session lives."""
+
+    async def work(self, me: str) -> None:
+        process = self.process
+        assert process is not None
+        slots = [w.slot for w in self.sim.workers if isinstance(w, TwoPhaseWorker)]
+        left = list(slots)
+        while left:
+            await asyncio.sleep(self.random.choice((0.5, 2.0)))
+            # In the end also what a process left that prepared after its successor had started.
+            slot = left.pop() if self.sim.calm else self.random.choice(slots)
+            name = f"{BOTH}-{slot}"
+            client = {"bootstrap_servers": self.sim.broker.addresses, **TIMES}
+            try:
+                done = await blocking(
+                    process, lambda n=name, c=client: resolve_in_doubt(DSN, n, client=c)
+                )
+                self.note(me, "resolved", name, done)
+            except (KafkaError, psycopg.Error) as error:
+                self.note(me, "resolving failed", name, str(error)[:100])
+                left += [slot] if self.sim.calm else []
+
+
 class StoredRows:
     """Compares what is in the database with the committed input.
 
@@ -252,6 +355,25 @@ class StoredRows:
                 rule = _difference(wanted, found)
                 self.problems.append(f"{rule}: {place} below {upto}: {found} is not {wanted}")
         self.problems += shown_too_early(self.sim, group)
+
+    def check_both(self) -> None:
+        """Rows, outputs and committed inputs are the same, and so is what was counted."""
+        disk = self.sim.broker.disk
+        offsets = sim_ending.committed_offsets(self.sim, BOTH) or {}
+        wanted = [
+            record.value
+            for number in range(self.sim.partitions["a"])
+            for record in sim_ending.stored_records(sim_ending.raw_batches(disk, f"a-{number}"))
+            if record.visible and record.offset < offsets.get(f"a-{number}", 0)
+        ]
+        found = [row["value"] for row in self.rows]
+        if sorted(found) != sorted(wanted):
+            missing, more = set(wanted) - set(found), set(found) - set(wanted)
+            rule = _difference(wanted, found)
+            self.problems.append(f"{rule}: {missing=}, {more=} in {len(found)} of {len(wanted)}")
+        counted = sum(self.sim.stores.server.table("balances").values())
+        if counted != len(found):
+            self.problems.append(f"wrong balance: {counted} of {len(found)} rows were counted")
 
 
 def _difference(wanted: Sequence[object], found: Sequence[object]) -> str:

@@ -22,7 +22,7 @@ from sim_sinks import KINDS, StoreSetup, simulate_stores
 from sim_stores import Storm
 
 from onceflow.processors.ledger.sink import SinkLedger
-from onceflow.processors.worker import Worker
+from onceflow.processors.worker.units import Units
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions.colour import settle
@@ -30,6 +30,8 @@ from onceflow.transactions.sinks import ledger, postgres
 from onceflow.transactions.sinks.ledger import Batch, Entry
 from onceflow.transactions.sinks.postgres import Postgres
 from onceflow.transactions.sinks.session_core import SinkSessionCore
+from onceflow.transactions.two_phase import TwoPhaseSession, decisions
+from onceflow.transactions.two_phase.decisions import Decisions
 
 Replace = Callable[[object, str, object], None]
 Simulate = Callable[[object], Result]
@@ -148,15 +150,15 @@ class _Unseen(set):  # type: ignore[type-arg]
 
 
 def _offsets_run_ahead(replace: Replace) -> None:
-    whole = Worker.offsets
+    whole = Units.offsets
 
-    def offsets(self: Worker) -> dict[TopicPartition, OffsetAndMetadata]:
+    def offsets(self: Units) -> dict[TopicPartition, OffsetAndMetadata]:
         return {
             partition: OffsetAndMetadata(found.offset + 1, found.metadata)
             for partition, found in whole(self).items()
         }
 
-    replace(Worker, "offsets", offsets)
+    replace(Units, "offsets", offsets)
 
 
 def _letters_are_not_waited_for(replace: Replace) -> None:
@@ -168,7 +170,55 @@ def _letters_are_not_waited_for(replace: Replace) -> None:
     replace(SinkLedger, "_send", send)
 
 
+# Planted faults of two-phase commit ----------------------------------------------------------
+
+
+def _nothing_is_resolved(replace: Replace) -> None:
+    replace(Decisions, "resolve", lambda self, connection, steps=None, *, only="": {})
+
+
+def _what_is_in_doubt_is_committed(replace: Replace) -> None:
+    whole = decisions.finish
+    replace(decisions, "finish", lambda connection, gid, commit: whole(connection, gid, True))
+
+
+def _what_is_in_doubt_is_rolled_back(replace: Replace) -> None:
+    whole = decisions.finish
+    replace(decisions, "finish", lambda connection, gid, commit: whole(connection, gid, False))
+
+
+def _the_database_commits_first(replace: Replace) -> None:
+    whole = TwoPhaseSession._prepare
+
+    def prepare(self: TwoPhaseSession[Any, Any]) -> None:
+        whole(self)
+        gid, self._prepared = self._prepared, ""
+        if gid:
+            self._handed_out, self._decided = False, (gid, True)
+            self._finish_decided()
+
+    replace(TwoPhaseSession, "_prepare", prepare)
+
+
+def _work_is_prepared_although_a_commit_is_unknown(replace: Replace) -> None:
+    def progress(self: TwoPhaseSession[Any, Any]) -> None:
+        self._prepare()
+        refusal = self._note(self._prepared) if self._prepared else None
+        if refusal is not None:
+            raise refusal
+
+    replace(TwoPhaseSession, "progress", progress)
+
+
+def _an_abort_leaves_the_database_alone(replace: Replace) -> None:
+    def undo(self: TwoPhaseSession[Any, Any]) -> None:
+        pass
+
+    replace(TwoPhaseSession, "_undo", undo)
+
+
 ENDED = ("session ended by", "worker ended by")
+ROWS = ("row missing", "row twice", "row out of nothing", "wrong balance")
 TWICE = ("row twice", "rows apart from offsets", "offsets go back", *ENDED)
 
 
@@ -186,6 +236,10 @@ def sessions(seed: object) -> Result:
 
 def sleepy_sessions(seed: object) -> Result:
     return simulate_stores(seed, ("sink",), _sleepy)
+
+
+def both(seed: object) -> Result:
+    return simulate_stores(seed, ("two-phase",))
 
 
 def applications(seed: object) -> Result:
@@ -220,6 +274,16 @@ FAULTS = {
     "what is polled is shown": Fault(_what_is_polled_is_shown, ("shown too early",)),
     "a claim that waits is an error": Fault(_a_claim_that_waits_is_an_error, ENDED),
     "offsets run ahead": Fault(_offsets_run_ahead, ("row missing", *TWICE), applications),
+    "nothing is resolved": Fault(_nothing_is_resolved, ("in doubt", "stuck"), both),
+    "what is in doubt is committed": Fault(_what_is_in_doubt_is_committed, ROWS, both),
+    "what is in doubt is rolled back": Fault(_what_is_in_doubt_is_rolled_back, ROWS, both),
+    "the database commits first": Fault(_the_database_commits_first, ROWS, both),
+    "work is prepared although a commit is unknown": Fault(
+        _work_is_prepared_although_a_commit_is_unknown, ENDED, both
+    ),
+    "an abort leaves the database alone": Fault(
+        _an_abort_leaves_the_database_alone, (*ROWS, "stuck"), both
+    ),
     "letters are not sent": Fault(_letters_are_not_waited_for, ("dead letter",), applications),
 }
 

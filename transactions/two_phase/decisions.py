@@ -83,7 +83,7 @@ class Decisions:
                     admin.create_topics([new])
 
     def resolve(
-        self, connection: PostgresConnection, steps: Steps | None = None
+        self, connection: PostgresConnection, steps: Steps | None = None, *, only: str = ""
     ) -> dict[str, bool]:
         """Commit or roll back what is prepared; return what was done, True for a commit.
 
@@ -92,10 +92,13 @@ class Decisions:
         Args:
             connection: A connection to the database that commits each statement by itself.
             steps: Told of each that is finished, for tests.
+            only: The only one to finish, for a process that may have a successor by now: the
+                successor's transactions are undecided until it commits.
         """
         assert self.prefix
         told = steps or Steps(None)
-        in_doubt = [gid for (gid,) in connection.execute(_IN_DOUBT, (self.prefix,))]
+        listed = connection.execute(_IN_DOUBT, (self.prefix,))
+        in_doubt = [gid for (gid,) in listed if only in ("", gid)]
         if not in_doubt:
             return {}
         note = latest_note(_reading(self._clients), self.partition, self.key)

@@ -132,7 +132,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             self._finisher.close()
             raise
         try:
-            self._decisions.resolve(self._finisher, self._steps)
+            self._resolve()
         except BaseException:
             self.close()
             raise
@@ -144,7 +144,10 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             raise ParticipantError(f"the database cannot be reached: {error}") from error
 
     def _check_server(self) -> None:
-        found = self._finisher.execute("SHOW max_prepared_transactions").fetchone()
+        try:
+            found = self._finisher.execute("SHOW max_prepared_transactions").fetchone()
+        except psycopg.OperationalError as error:
+            raise ParticipantError(f"the database cannot be reached: {error}") from error
         if found is None or int(found[0]) < 1:
             raise ConfigError(
                 "dsn",
@@ -346,7 +349,7 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
                 text = SQL("PREPARE TRANSACTION {}").format(Literal(gid))
                 done = work.execute(text).statusmessage
         except psycopg.Error as error:
-            if error.sqlstate is not None:
+            if error.sqlstate is not None and error.sqlstate[:2] not in ("08", "57"):
                 self._unsure = ""  # The server has refused.
             work.close()
             told = " ".join(str(error).split())
@@ -384,13 +387,26 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             ParticipantError: The database cannot be reached.
         """
         if self._unsure:
-            try:
-                self._decisions.resolve(self._finisher, self._steps)
-            except psycopg.Error as error:
-                self._finisher.close()
-                self._finisher = self._connected()
-                raise ParticipantError(f"the database cannot be reached: {error}") from error
+            self._resolve(only=self._unsure)
             self._unsure = ""
+
+    def _resolve(self, only: str = "") -> None:
+        """Finish what is prepared by its decision.
+
+        Raises:
+            ParticipantError: The database cannot be reached.
+        """
+        for is_last in (False, True):  # The connection may have been lost long ago.
+            try:
+                if self._finisher.closed:
+                    self._finisher = self._connected()
+                self._decisions.resolve(self._finisher, self._steps, only=only)
+            except psycopg.OperationalError as error:
+                self._finisher.close()
+                if is_last:
+                    raise ParticipantError(f"the database cannot be reached: {error}") from error
+            else:
+                return
 
     def _undo(self) -> None:
         """Roll back what is open."""
@@ -441,6 +457,8 @@ class TwoPhaseSession(Generic[KeyT_co, ValueT_co]):
             ParticipantError: The database could not prepare.
             KafkaError: The note was refused; the session aborts, and so does the database.
         """
+        if self._unsure:
+            return {}  # The work has ended, as after a fence; the next poll learns how.
         self._prepare()
         refusal = self._note(self._prepared) if self._prepared else None
         if refusal is not None:
