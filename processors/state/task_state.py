@@ -300,9 +300,8 @@ class TaskState:
         stores = dict(marks.stores)
         for name, store in self.stores.items():
             if store.writes:
-                prefix = store.prefix
-                for key, value in store.writes.items():
-                    writes[prefix + key] = value
+                stored = map(store.prefix.__add__, store.writes)
+                writes.update(zip(stored, store.writes.values(), strict=True))
             if name in self._ends:
                 stores[name] = replace(stores[name], offset=self._ends[name])
         if writes:

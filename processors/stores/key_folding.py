@@ -8,7 +8,7 @@ long keys with the same first bytes; a range sorts those.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from onceflow.processors.state.keys import after
 
@@ -45,12 +45,14 @@ class KeyFolding:
         """Return the value from a long key's entry."""
         return data[_SIZE_BYTES + int.from_bytes(data[:_SIZE_BYTES]) :]
 
-    def folded(self, writes: Mapping[bytes, bytes | None]) -> tuple[list[Entry], list[bytes]]:
+    def folded(
+        self, writes: Iterable[tuple[bytes, bytes | None]]
+    ) -> tuple[list[Entry], list[bytes]]:
         """Convert writes to the entries to put and the keys to delete in LMDB."""
         puts: list[Entry] = []
         deletes: list[bytes] = []
         plain_max = self.plain_max
-        for key, value in writes.items():
+        for key, value in writes:
             if len(key) > plain_max:
                 stored = self.fold(key)
                 if value is not None:

@@ -14,7 +14,7 @@ import fcntl
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TextIO, cast
 
@@ -37,7 +37,7 @@ GATHERED_BYTES = 4 * 1024 * 1024
 """Committed writes that stay in memory until they are written to the file together. A killed
 process loses them; the next start reads the changelog again from the offset in the file's marks."""
 
-FILL_RECORDS = 256
+PUT_RECORDS = 256
 """Values that are read together before they are written: few enough for the processor's cache."""
 
 LAYOUT = 2
@@ -324,48 +324,56 @@ class LmdbMap:
         if not (self._gathered or marks_too):
             return
 
+        keys = sorted(self._gathered)
+
         def write(transaction: lmdb.Transaction) -> None:
-            self._put(transaction, self._gathered)
+            self._put(transaction, b"", keys, self._gathered)
             transaction.put(MARKS_KEY, msgspec.msgpack.encode(self.marks))
 
         self._change(write)
         self._gathered = {}
         self._writes_left, self._bytes_left = GATHERED_WRITES, GATHERED_BYTES
 
-    def _put(self, transaction: lmdb.Transaction, writes: Mapping[bytes, bytes | None]) -> None:
-        puts, deletes = self._keys.folded(writes)
-        for key in deletes:
-            transaction.delete(key)
-        puts.sort()  # Neighbours share pages.
-        transaction.cursor().putmulti(puts)
-
     def fill(self, prefix: bytes, writes: Mapping[bytes, bytes | None], marks: Marks) -> None:
-        """Write many values under one prefix, and marks, in one atomic step.
-
-        It makes no object for a value but its key, as the CPU limits the speed of a restoration.
-        Values lie in memory in the order of their arrival. LMDB would wait for each of them in
-        turn, so a few hundred at a time are first read together, which the processor overlaps.
-        """
+        """Write many values under one prefix, and marks, in one atomic step."""
         self._write_gathered()
-        keys = sorted(writes)  # Neighbours share pages.
-        plain_max = self._keys.plain_max - len(prefix)
+        keys = sorted(writes)
 
         def write(transaction: lmdb.Transaction) -> None:
-            cursor = transaction.cursor()
-            for start in range(0, len(keys), FILL_RECORDS):
-                chunk = keys[start : start + FILL_RECORDS]
-                values = list(map(writes.__getitem__, chunk))
-                if None in values or max(map(len, chunk)) > plain_max:
-                    stored = map(prefix.__add__, chunk)
-                    self._put(transaction, dict(zip(stored, values, strict=True)))
-                else:
-                    plain = cast("list[bytes]", values)
-                    b"".join(plain)  # Only to read them.
-                    cursor.putmulti(zip(map(prefix.__add__, chunk), plain, strict=True))
+            self._put(transaction, prefix, keys, writes)
             transaction.put(MARKS_KEY, msgspec.msgpack.encode(marks))
 
         self._change(write)
         self.marks = marks
+
+    def _put(
+        self,
+        transaction: lmdb.Transaction,
+        prefix: bytes,
+        keys: Sequence[bytes],
+        writes: Mapping[bytes, bytes | None],
+    ) -> None:
+        """Write values under a prefix, in the order of their keys, as neighbours share pages.
+
+        It makes no object for a value but its key, as the CPU limits the speed. Values lie in
+        memory in the order of their arrival. LMDB would wait for each of them in turn, so a few
+        hundred at a time are first read together, which the processor overlaps.
+        """
+        cursor = transaction.cursor()
+        plain_max = self._keys.plain_max - len(prefix)
+        for start in range(0, len(keys), PUT_RECORDS):
+            chunk = keys[start : start + PUT_RECORDS]
+            values = list(map(writes.__getitem__, chunk))
+            stored = map(prefix.__add__, chunk)
+            if None in values or max(map(len, chunk)) > plain_max:
+                puts, deletes = self._keys.folded(zip(stored, values, strict=True))
+                for key in deletes:
+                    transaction.delete(key)
+                cursor.putmulti(puts)
+            else:
+                plain = cast("list[bytes]", values)
+                b"".join(plain)  # Only to read them.
+                cursor.putmulti(zip(stored, plain, strict=True))
 
     def clear(self, prefix: bytes, marks: Marks) -> None:
         """Delete all entries under a prefix, and write marks."""

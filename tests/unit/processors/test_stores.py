@@ -99,7 +99,7 @@ def test_filling_against_a_dictionary(
 ) -> None:
     """Portions of more values than are read together, with long keys and with deletions, some of
     keys that are not there."""
-    monkeypatch.setattr(lmdb_module, "FILL_RECORDS", 32)
+    monkeypatch.setattr(lmdb_module, "PUT_RECORDS", 32)
     chance = random.Random(value_bytes)
     model: dict[bytes, bytes] = {}
     for number in (1, 31, 32, 33, 64, 200):
