@@ -16,10 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from command_line import CommandLine
 from consumer_worlds import fresh, write_in_transaction
 
 from onceflow.broker_lite import Broker
+from onceflow.cli import main
 from onceflow.sdk import Producer
 
 
@@ -143,6 +145,19 @@ def test_a_group_goes_on_where_it_was(onceflow: CommandLine, topic: str) -> None
     assert onceflow.call(*consume, "--max", "2").stdout == "1\n2\n"
     assert onceflow.call(*consume).stdout == "3\n"
     assert onceflow.json("groups", "describe", group)[0]["lag"] == 0
+
+
+def test_interrupted_before_its_command_is_imported_it_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Status 1 would tell a supervisor that the command was refused or failed."""
+
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("importlib.import_module", interrupted)
+    for words in (["run", "shop:app"], ["topics", "list"]):
+        assert CliRunner().invoke(main, words).exit_code == 130
 
 
 def test_follow_goes_on_until_it_is_interrupted(ours: CommandLine, topic: str) -> None:

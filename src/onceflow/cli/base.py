@@ -76,6 +76,13 @@ class Group(click.Group):
         }
         super().__init__(*arguments, **options)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Find the command, which may import its module, and run it."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # Outside of a command click would say that it failed.
+            raise click.exceptions.Exit(INTERRUPTED) from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Names of the commands, in the order in which the module declares them."""
         return list(self.commands)
