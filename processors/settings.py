@@ -258,9 +258,9 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
                 raise ConfigError(
                     name,
                     found[name],
-                    "with num_standby_replicas or application_server the workers place tasks "
-                    "themselves, which needs the classic group protocol and their own assignor; "
-                    "leave it out",
+                    "with num_standby_replicas or application_server (--query-port) the workers "
+                    "place tasks themselves, which needs the classic group protocol and their own "
+                    "assignor; leave it out",
                 )
 
     def group_of(self, app: str) -> str:
