@@ -8,10 +8,10 @@ whether a commit without an answer was carried out, and the caller's note.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from onceflow.sdk.errors import CommitFailedError, IllegalStateError, KafkaError
+from onceflow.sdk.errors import CommitFailedError, ConfigError, IllegalStateError, KafkaError
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions.clients import SessionConsumer
 from onceflow.transactions.colour import settle
@@ -52,9 +52,10 @@ class CommitOffsets:
             CommitFailedError: A partition has no uncommitted work. The caller worked on records
                 of an earlier assignment, whose outputs must not become visible.
             IllegalStateError: Records that were not handed out would be lost.
+            ConfigError: These are no offsets by partition.
         """
         gone = []
-        for partition, given in ({} if offsets is None else offsets).items():
+        for partition, given in _entries(offsets):
             offset = given if isinstance(given, int) else given.offset
             progress = self._polled.get(partition)
             if offset == self.place(partition):
@@ -136,6 +137,27 @@ class CommitOffsets:
         """Forget all partitions."""
         self._polled.clear()
         self._committed.clear()
+
+
+def _entries(
+    offsets: Offsets | None,
+) -> Iterable[tuple[TopicPartition, int | OffsetAndMetadata]]:
+    """Return the given offsets by partition.
+
+    Raises:
+        ConfigError: They are of another kind.
+    """
+    if offsets is None:
+        return ()
+    remedy = "must map each TopicPartition to a whole number or an OffsetAndMetadata"
+    if not isinstance(offsets, Mapping):
+        raise ConfigError("offsets", offsets, remedy)
+    for partition, given in offsets.items():
+        if not isinstance(partition, TopicPartition) or isinstance(given, bool):
+            raise ConfigError("offsets", {partition: given}, remedy)
+        if not isinstance(given, int | OffsetAndMetadata):
+            raise ConfigError("offsets", {partition: given}, remedy)
+    return offsets.items()
 
 
 async def _position(consumer: SessionConsumer, partition: TopicPartition) -> int:

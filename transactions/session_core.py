@@ -136,7 +136,7 @@ class SessionCore:
     async def _complete_clients(self) -> None:
         """Make the missing clients, at the start or after one was dropped."""
         if self._closed:
-            raise ClientClosedError(f"session {self._name} is closed; make a new one")
+            raise self._lacks("clients")
         if self._fenced_by is not None:
             await self._replace_both(self._fenced_by)
         if self._producer is None:
@@ -215,18 +215,24 @@ class SessionCore:
                 "process: make a session with its own slot in this process"
             )
 
+    def _lacks(self, what: str) -> ClientClosedError:
+        remedy = f"has no {what}; poll() makes one"
+        if self._closed:
+            remedy = "is closed; make a new one"
+        return ClientClosedError(f"session {self._name} {remedy}")
+
     @property
     def producer(self) -> SessionProducer:
         """The present producer, which a fence or a lost commit replaces."""
         if self._producer is None:
-            raise ClientClosedError(f"session {self._name} has no producer; poll() makes one")
+            raise self._lacks("producer")
         return self._producer
 
     @property
     def consumer(self) -> SessionConsumer:
         """The present consumer, which a fence replaces."""
         if self._consumer is None:
-            raise ClientClosedError(f"session {self._name} has no consumer; poll() makes one")
+            raise self._lacks("consumer")
         return self._consumer
 
     def assignment(self) -> frozenset[TopicPartition]:

@@ -14,8 +14,10 @@ import pytest
 from processor_fakes import FakeClients, FakeCluster, FakeConsumer
 
 from onceflow.sdk.errors import (
+    ClientClosedError,
     CommitOutcomeUnknownError,
     ConcurrentTransactionsError,
+    ConfigError,
     CoordinatorNotAvailableError,
     DeliveryTimeoutError,
     FencedInstanceIdError,
@@ -932,3 +934,36 @@ def test_threads_that_send_at_once_begin_one_transaction(cluster: FakeCluster) -
     assert session.commit()
     assert sorted(map(str, cluster.values("out"))) == ["A", "B"]
     assert cluster.calls.count("begin_transaction") == 1
+
+
+@pytest.mark.parametrize(
+    "offsets", [{"in": 3}, {IN0: "3"}, {IN0: True}, {IN0: 2.0}, {IN0: None}, [IN0], "in"]
+)
+def test_what_is_no_offset_is_refused_and_leaves_the_work_open(
+    cluster: FakeCluster, offsets: object
+) -> None:
+    """It became an abort, or an AttributeError."""
+    session = make_session(cluster)
+    step(session)
+    with pytest.raises(ConfigError, match=r"offsets=.*must map each TopicPartition"):
+        session.commit(offsets)  # type: ignore[arg-type]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
+def test_a_closed_session_says_that_it_is_closed(cluster: FakeCluster) -> None:
+    """It said that poll() would make a consumer."""
+    session = make_session(cluster)
+    step(session)
+    session.close()
+    for call in (
+        session.poll,
+        session.assignment,
+        lambda: session.commit({IN0: 1}),
+        lambda: session.position(IN0),
+        lambda: session.pause([IN0]),
+        lambda: session.send("out", "x"),
+    ):
+        with pytest.raises(ClientClosedError) as refused:
+            call()
+        assert "is closed; make a new one" in str(refused.value)
