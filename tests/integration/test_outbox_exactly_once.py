@@ -178,6 +178,17 @@ def test_a_killed_relay_sends_each_row_once(
     assert left(dsn) == 0
 
 
+def test_a_relay_that_stands_by_waits_between_two_tries(broker: Broker, dsn: str) -> None:
+    with relay_of(broker, dsn) as working, relay_of(broker, dsn) as waiting:
+        assert working._take_over()
+        assert not waiting._take_over()
+        put(dsn, 1)
+        waiting._wait()  # until it is notified of the row
+        assert not waiting._take_over()
+        assert not waiting._take_over()
+        assert not waiting._notified  # or its next wait would end at once, and each one after it
+
+
 @pytest.mark.parametrize("moment", ["before finish", "after finish"])
 def test_a_relay_that_is_killed_while_it_finishes_what_another_began(
     broker: Broker, dsn: str, tmp_path: Path, moment: str

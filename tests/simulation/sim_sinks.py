@@ -1,4 +1,4 @@
-"""Runs whose clients keep what they do in a database: sessions with a sink.
+"""Runs whose clients keep what they do in a database: sinks, two-phase commit, outboxes.
 
 A kind names what the clients are. The product's own code speaks to the database in memory
 (``sim_postgres``), blocking or over asyncio.
@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import sim_ending
 import sim_setup
-from sim_postgres import ADD_TO_BALANCE, INSERT_ROW, row_of
+from sim_postgres import ADD_TO_BALANCE, INSERT_ROW, OUTBOX, row_of
 from sim_run import Result, Simulation, simulate
 from sim_stores import DSN, Stores, Storm, shown_too_early, surround
 from sim_threads import blocking, wait
@@ -39,6 +39,7 @@ from onceflow.sdk.errors import (
 from onceflow.sdk.model.consumer_record import ConsumerRecord
 from onceflow.transactions import SessionConfig
 from onceflow.transactions.errors import TransactionalIdInUseError
+from onceflow.transactions.outbox import Outbox, OutboxRelay
 from onceflow.transactions.sinks import (
     AsyncSinkSession,
     Postgres,
@@ -53,7 +54,7 @@ from onceflow.transactions.two_phase import (
 )
 
 SINKS, BOTH = "sinks", "session"
-KINDS = ("sink", "two-phase", "two-phase")
+KINDS = ("sink", "two-phase", "two-phase", "outbox")
 
 EXPECTED = (RetriableError, NoBrokersAvailableError, RequestTimedOutError, SinkSharedError)
 """How a session may end by itself while faults happen; a supervisor begins another one."""
@@ -95,6 +96,10 @@ def draw(seed: object, kinds: Sequence[str] = KINDS) -> StoreSetup:
     setup.troubles += ["kill worker", "pause worker", "zombie", "zombie", "cut"]
     if kind == "two-phase":
         setup.workers["operator"] = 1
+    if kind == "outbox":
+        setup.workers |= {"input": 0, "service": rng.choice((1, 2))}
+        setup.units = rng.choice((20, 40))
+        setup.segment_bytes = 100_000  # A relay's batch has to fit in.
     storm = surround(setup, seed)
     return StoreSetup(**vars(setup), kind=kind, database=storm)
 
@@ -148,6 +153,8 @@ class StoreSimulation(Simulation):
             "sink": lambda i: SinkWorker(self, f"sink{i}", i),
             "two-phase": lambda i: TwoPhaseWorker(self, f"both{i}", i),
             "operator": lambda i: Operator(self, f"oper{i}", 0),
+            "service": lambda i: Service(self, f"serv{i}", self.setup.units),
+            "outbox": lambda i: RelayWorker(self, f"relay{i}", 0),
         }
         for kind, make in makers.items():
             self.workers += [make(i) for i in range(self.setup.workers.pop(kind, 0))]
@@ -158,12 +165,22 @@ class StoreSimulation(Simulation):
             return super().is_at_end(group)
         return sim_ending.is_at_end(self, self.stores.stored_offsets(group), "a")
 
+    def is_relayed(self) -> bool:
+        """Whether all that services will ever put into the outbox is sent and deleted."""
+        services = (w for w in self.workers if isinstance(w, Service))
+        is_over = self.calm and all(service.finished for service in services)
+        # A transaction of a service that died may be open until the server notices.
+        is_open = any(s.name.startswith("serv") for s in self.stores.server.sessions)
+        return is_over and not is_open and not self.stores.server.table(OUTBOX)
+
     def judge(self) -> list[str]:
         left = StoredRows(self)
         if self.kind == "sink":
             left.check_sink(SINKS)
         if self.kind == "two-phase":
             left.check_both()
+        if self.kind == "outbox":
+            left.check_sent()
         return [*left.problems, *self.stores.end()]
 
 
@@ -330,6 +347,85 @@ class Operator(Worker):
                 left += [slot] if self.sim.calm else []
 
 
+class Service(Worker):
+    """Changes balances, and tells of it by records in the outbox, in one transaction."""
+
+    async def work(self, me: str) -> None:
+        process = self.process
+        assert process is not None
+        while self.left > 0:
+            try:
+                await blocking(process, lambda: self._life(me))
+            except psycopg.Error as error:
+                self.note(me, "service failed", str(error)[:100])
+            await self.pause(200)
+
+    def _life(self, me: str) -> None:
+        rng = self.random
+        assert self.sim.stores is not None
+        connection: Any = self.sim.stores.database.connected(DSN, 10_000)
+        connection.autocommit = False
+        outbox = Outbox()
+        try:
+            while self.left > 0:
+                self.left -= 1
+                connection.execute("SET LOCAL statement_timeout = 1000")
+                for key in sorted(rng.choices((b"k0", b"k1", b"k2"), k=rng.randrange(1, 4))):
+                    connection.execute(ADD_TO_BALANCE, (key,))  # It keeps the order of a key.
+                    outbox.put(connection, "b", b"out:" + self.next_value(me), key=key)
+                if rng.random() < 0.2:
+                    wait(self.pause(300))
+                done = connection.execute("ROLLBACK" if rng.random() < 0.2 else "COMMIT")
+                self.note(me, "service", done.statusmessage)
+                if not self.sim.calm:
+                    wait(self.pause(150))
+        finally:
+            connection.close()
+
+
+class RelayWorker(Worker):
+    """Sends what is in the outbox; several relays of one name take turns."""
+
+    async def work(self, me: str) -> None:
+        process, sim = self.process, self.sim
+        assert process is not None
+        assert isinstance(sim, StoreSimulation)
+        while not sim.is_relayed():
+            relay = OutboxRelay(
+                DSN,
+                name="shop",
+                batch_rows=self.random.choice((1, 5, 500)),
+                poll_interval_ms=200,
+                failover_ms=self.random.choice((500, 3_000)),
+                client={"bootstrap_servers": sim.broker.addresses, **TIMES},
+                observer=sim.stores.observer(self, process),
+            )
+            stopping = asyncio.create_task(self._stop(relay))
+            try:
+                await blocking(process, lambda r=relay: self._life(me, r))
+            except KafkaError as error:
+                if not isinstance(error, (*EXPECTED, TransactionalIdInUseError)):
+                    process.fault(f"relay ended by {type(error).__name__}: {error}")
+                await self.failed(me, "relay", error)
+            finally:
+                stopping.cancel()
+                await asyncio.wait([stopping])
+            await self.pause()
+
+    def _life(self, me: str, relay: OutboxRelay) -> None:
+        with relay:
+            self.note(me, "relayed", relay.run())
+
+    async def _stop(self, relay: OutboxRelay) -> None:
+        """Stop in order, when all is done or at some time before."""
+        assert isinstance(self.sim, StoreSimulation)
+        while not self.sim.is_relayed():
+            if not self.sim.calm and self.random.random() < 0.02:
+                break
+            await asyncio.sleep(0.1)
+        relay.stop()
+
+
 class StoredRows:
     """Compares what is in the database with the committed input.
 
@@ -374,6 +470,26 @@ class StoredRows:
         counted = sum(self.sim.stores.server.table("balances").values())
         if counted != len(found):
             self.problems.append(f"wrong balance: {counted} of {len(found)} rows were counted")
+
+    def check_sent(self) -> None:
+        """Each row that was committed to the outbox is sent once, in the order of its key."""
+        put = {row[2]: (row[1], number) for number, row in self.sim.stores.put.items()}
+        sent: list[bytes] = []
+        for number in range(self.sim.partitions["b"]):
+            last: dict[bytes | None, int] = {}
+            batches = sim_ending.raw_batches(self.sim.broker.disk, f"b-{number}")
+            for record in sim_ending.stored_records(batches):
+                if not record.visible or not record.value.startswith(b"out:"):
+                    continue
+                sent.append(record.value)
+                key, place = put.get(record.value, (record.key, 0))
+                if place < last.get(key, 0):
+                    self.problems.append(f"row order: {record.value!r} was sent too late")
+                last[key] = place
+        if sorted(sent) != sorted(put):
+            missing, more = set(put) - set(sent), set(sent) - set(put)
+            rule = _difference(sorted(put), sent)
+            self.problems.append(f"{rule}: {missing=}, {more=} of {len(put)}")
 
 
 def _difference(wanted: Sequence[object], found: Sequence[object]) -> str:

@@ -12,7 +12,7 @@ import sim_ending
 import sim_setup
 import sim_trouble
 from sim_database import Place, Server
-from sim_postgres import LEDGER, ROWS, Database, DatabaseFaults, SimPoll
+from sim_postgres import LEDGER, OUTBOX, ROWS, Database, DatabaseFaults, SimPoll
 from sim_threads import SimPortal, SimThreading, WaitingProducer
 from sim_world import ProcessDiedError
 
@@ -69,6 +69,7 @@ class Stores:
 
     Attributes:
         database: The database.
+        put: Rows that were committed to the outbox, by their ids.
         wrong: What was noticed while the run went on.
     """
 
@@ -78,6 +79,7 @@ class Stores:
         self.database = Database(Server(sim.world))
         self.database.faults = storm.faults
         self.database.server.on_commit.append(self._look)
+        self.put: dict[Any, Any] = {}
         self.wrong: list[str] = []
 
     @property
@@ -150,7 +152,9 @@ class Stores:
             moved[topic, number] = began, ends
             if ends < began or (old is not None and entry.epoch < old.epoch):
                 self.wrong.append(f"offsets go back: {key} from {old} to {entry}")
-        for (name, _), row in writes.items():
+        for (name, key), row in writes.items():
+            if name == OUTBOX and row is not None:
+                self.put[key] = row
             if name == ROWS and row is not None and "offset" in row:
                 began, ends = moved.get((row["topic"], row["partition"]), (-1, -1))
                 if not began <= row["offset"] < ends:

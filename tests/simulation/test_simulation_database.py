@@ -26,6 +26,8 @@ from onceflow.processors.worker.units import Units
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.partitions import OffsetAndMetadata, TopicPartition
 from onceflow.transactions.colour import settle
+from onceflow.transactions.outbox import OutboxRelay, progress
+from onceflow.transactions.outbox.table import OutboxRow
 from onceflow.transactions.sinks import ledger, postgres
 from onceflow.transactions.sinks.ledger import Batch, Entry
 from onceflow.transactions.sinks.postgres import Postgres
@@ -217,6 +219,33 @@ def _an_abort_leaves_the_database_alone(replace: Replace) -> None:
     replace(TwoPhaseSession, "_undo", undo)
 
 
+# Planted faults of the outbox's relay --------------------------------------------------------
+
+
+def _the_last_note_is_not_looked_at(replace: Replace) -> None:
+    replace(OutboxRelay, "_last_note", lambda self: [])
+
+
+def _notes_are_empty(replace: Replace) -> None:
+    whole = progress.encoded
+    replace(progress, "encoded", lambda ids: whole(()))
+
+
+def _rows_are_deleted_before_the_commit(replace: Replace) -> None:
+    whole = OutboxRelay._send
+
+    def send(self: OutboxRelay, producer: Any, rows: Sequence[OutboxRow]) -> None:
+        whole(self, producer, rows)
+        self._delete(self._connected(), [row.id for row in rows])
+
+    replace(OutboxRelay, "_send", send)
+
+
+def _keys_are_sent_in_reverse(replace: Replace) -> None:
+    whole = OutboxRelay._send
+    replace(OutboxRelay, "_send", lambda self, producer, rows: whole(self, producer, rows[::-1]))
+
+
 ENDED = ("session ended by", "worker ended by")
 ROWS = ("row missing", "row twice", "row out of nothing", "wrong balance")
 TWICE = ("row twice", "rows apart from offsets", "offsets go back", *ENDED)
@@ -240,6 +269,10 @@ def sleepy_sessions(seed: object) -> Result:
 
 def both(seed: object) -> Result:
     return simulate_stores(seed, ("two-phase",))
+
+
+def relays(seed: object) -> Result:
+    return simulate_stores(seed, ("outbox",))
 
 
 def applications(seed: object) -> Result:
@@ -284,6 +317,10 @@ FAULTS = {
     "an abort leaves the database alone": Fault(
         _an_abort_leaves_the_database_alone, (*ROWS, "stuck"), both
     ),
+    "the last note is not looked at": Fault(_the_last_note_is_not_looked_at, ROWS, relays),
+    "notes are empty": Fault(_notes_are_empty, ROWS, relays),
+    "rows are deleted before the commit": Fault(_rows_are_deleted_before_the_commit, ROWS, relays),
+    "keys are sent in reverse": Fault(_keys_are_sent_in_reverse, ("row order",), relays),
     "letters are not sent": Fault(_letters_are_not_waited_for, ("dead letter",), applications),
 }
 

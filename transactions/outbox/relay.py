@@ -278,6 +278,7 @@ class OutboxRelay:
     def _take_over(self) -> bool:
         """Become the relay that works, unless another one is; finish what the last one began."""
         connection = self._connected()
+        self._notified = False  # Else a relay that stands by would try again without a pause.
         found = connection.execute(_LOCK, (self._name,)).fetchone()
         if found is None or not found[0]:
             return False
