@@ -60,7 +60,7 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
     )
     processing_guarantee: str = text(
         "exactly_once_v2",
-        "What becomes of a record when something fails on its way. `exactly_once_v2`: outputs, "
+        "What a failure does to the records under way. `exactly_once_v2`: outputs, "
         "state and offsets are one transaction. `at_least_once`: offsets are committed when "
         "outputs and changes of state are acknowledged, without a transaction; after a failure "
         "records come again, with outputs and changes of state that were made before.",
@@ -69,8 +69,8 @@ class AppSettings(SessionSettings, in_kafka=False, kind="application"):
     uncaught_error: str = text(
         "stop",
         "What follows an error that ends a worker, such as a record that fails under the policy "
-        "to stop. `stop`: `run` raises it. `replace`: a new worker takes its place and goes on "
-        "from what is committed.",
+        "to stop. `stop`: `run` raises it. `replace`: a new worker takes its place and continues "
+        "from the committed offsets.",
         choices=("stop", "replace"),
     )
     replacements_max: int = whole(

@@ -206,8 +206,8 @@ class LogConfig(TopicConfig, dotted=True, kind="topic", checked=False):
     durability: str = text(
         "kafka",
         "When an answer may say that something is stored: kafka once the system has it (its page "
-        "cache; a power loss may cost it), group after a flush to the disk that all requests share "
-        "which wait, always after a flush of its own.",
+        "cache; a power loss may cost it), group after a flush to the disk that all waiting "
+        "requests share, always after a flush of its own.",
         choices=DURABILITIES,
         aliases=("onceflow.durability",),
     )

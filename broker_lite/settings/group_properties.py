@@ -43,7 +43,11 @@ class GroupProperties(Settings, dotted=True, kind="broker"):
     )
     group_max_size: int = whole(INT32_MAX, "Most members of a group.", 1)
     offset_metadata_max_bytes: int = whole(4096, "Longest text beside a committed offset.")
-    offsets_retention_minutes: int = whole(10_080, "How long offsets outlive their group.", 1)
+    offsets_retention_minutes: int = whole(
+        10_080,
+        "How long committed offsets are kept while their group has no members.",
+        1,
+    )
     offsets_retention_check_interval_ms: int = long(
         600_000, "Time between two looks for expired offsets.", 1
     )
@@ -75,7 +79,7 @@ class GroupProperties(Settings, dotted=True, kind="broker"):
         15_000, "Greatest value of consumer.assignment.interval.ms of a group."
     )
     group_consumer_heartbeat_interval_ms: int = whole(
-        5_000, "How often members of consumer groups shall give a sign of life.", 1
+        5_000, "Time between heartbeats of a consumer group's member.", 1
     )
     group_consumer_min_heartbeat_interval_ms: int = whole(
         5_000, "Least value of consumer.heartbeat.interval.ms of a group.", 1

@@ -87,7 +87,7 @@ class SecuritySettings(Settings, dotted=True, kind="broker"):
         -1, "Bytes of requests in memory from which no further ones are read; -1 for no limit.", -1
     )
     sasl_server_max_receive_size: int = whole(
-        524_288, "Largest request of a client that has yet to say who it is."
+        524_288, "Largest request before a client is authenticated."
     )
     onceflow_ssl_handshake_timeout_ms: int = whole(
         10_000, "How long a client may take to open an encrypted connection.", 1
@@ -162,13 +162,15 @@ class SecuritySettings(Settings, dotted=True, kind="broker"):
     # --- authorization
     authorizer_class_name: str = text(
         "",
-        "Who decides what clients may do; empty lets everybody do everything.",
+        "Class that decides what clients may do; empty allows every client everything.",
         choices=("", STANDARD_AUTHORIZER),
     )
     super_users: str = text(
         "", "Principals who may do everything, as User:NAME separated by semicolons."
     )
-    allow_everyone_if_no_acl_found: bool = switch(False, "Let everybody use what no ACL is about.")
+    allow_everyone_if_no_acl_found: bool = switch(
+        False, "Allow every client the use of resources without an ACL."
+    )
 
     listener_overrides: Mapping[str, Mapping[str, str]] = instance(
         MappingProxyType({}), "Settings of single listeners.", Mapping

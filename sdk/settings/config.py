@@ -248,7 +248,7 @@ class ProducerConfig(ClientConfig, kind="producer"):
     acks: int | str = text(
         "all",
         "Who must have stored a record before it counts as sent: `all`, 1 for the leader alone, "
-        "0 for nobody.",
+        "0 for none.",
         choices=("all", "0", "1", "-1", 0, 1, -1),
     )
     enable_idempotence: bool = switch(True, "Retries never duplicate.")
@@ -443,7 +443,7 @@ class ConsumerConfig(ClientConfig, kind="consumer"):
     )
     group_remote_assignor: str | None = text(
         None,
-        "Assignor that the coordinator shall use, `uniform` or `range`; for the consumer protocol.",
+        "Assignor for the coordinator, `uniform` or `range`; for the consumer protocol.",
     )
     isolation_level: str | IsolationLevel = text(
         "read_committed",
@@ -464,7 +464,7 @@ class ConsumerConfig(ClientConfig, kind="consumer"):
         300_000, "Longest time between polls of a member; also its rebalance timeout.", 1
     )
     session_timeout_ms: int = whole(45_000, "How long a member may be silent.", 1)
-    heartbeat_interval_ms: int = whole(3_000, "How often a member gives a sign of life.", 1)
+    heartbeat_interval_ms: int = whole(3_000, "Time between heartbeats of a member.", 1)
     partition_assignment_strategy: Sequence[str | NamedAssignor] = words(
         ("range", "cooperative-sticky"),
         "Names of assignors, or assignors, the preferred one first; for the classic protocol.",

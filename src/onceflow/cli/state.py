@@ -1,7 +1,8 @@
 """The commands ``onceflow state``: what workers have stored, without them.
 
 Local state is a copy of the changelogs: to reset it costs a restore and loses nothing. With
-``--everything`` the changelogs and the committed offsets go too, and the application begins anew.
+``--everything`` the command also deletes the changelogs and the committed offsets, and the
+application starts from the beginning.
 """
 
 from __future__ import annotations
@@ -161,7 +162,7 @@ def _of(state_dir: Path, app: str) -> list[Place]:
 @click.option(
     "--everything",
     is_flag=True,
-    help="Also delete the changelogs and the committed offsets: the app begins anew.",
+    help="Also delete the changelogs and committed offsets: the app starts from the beginning.",
 )
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_directory
