@@ -85,6 +85,8 @@ TABLE_STEPS = tuple(
     if step.request is not None and (step.request is not TxnOffsetCommitRequest or step.number == 1)
 )
 """Those of a write without a stream."""
+PUBLISHED_AT = ("end handled", "end answered")
+"""Steps at which the transaction is committed."""
 
 
 class Victim(NamedTuple):
@@ -130,11 +132,14 @@ class Tally:
     Args:
         admin: Asks the broker.
         transactional_id: Of the query.
+
+    Attributes:
+        transactional_id: Of what is killed next.
     """
 
     def __init__(self, admin: Admin, transactional_id: str) -> None:
         self._admin = admin
-        self._transactional_id = transactional_id
+        self.transactional_id = transactional_id
         self.kills = 0
         self.inside = 0
 
@@ -146,10 +151,10 @@ class Tally:
     def is_open(self) -> bool:
         """Whether the query has an open transaction."""
         try:
-            found = self._admin.describe_transactions([self._transactional_id])
+            found = self._admin.describe_transactions([self.transactional_id])
         except KafkaError:
             return False
-        return found[self._transactional_id].state == "Ongoing"
+        return found[self.transactional_id].state == "Ongoing"
 
 
 class Killing(Tally):
