@@ -55,6 +55,7 @@ from onceflow.transactions.listener import (
 )
 from onceflow.transactions.membership import present_membership
 from onceflow.transactions.offset_notes import token_of
+from onceflow.transactions.one_thread import OneThread
 from onceflow.transactions.positions import Positions
 from onceflow.transactions.progress import UncommittedWork
 
@@ -90,6 +91,7 @@ class SessionCore:
         self.has_begun: bool = False  # Not while another thread or task opens the transaction.
         self.last_abort: Abort | None = None
         self._name = config.own_transactional_id
+        self._one_thread = OneThread(self._name)
         self._clients = clients
         self._listener = listener
         self._clock = clock or time.monotonic
@@ -216,9 +218,8 @@ class SessionCore:
             )
 
     def _lacks(self, what: str) -> ClientClosedError:
-        remedy = f"has no {what}; poll() makes one"
-        if self._closed:
-            remedy = "is closed; make a new one"
+        lack = f"has no {what}; poll() makes one"
+        remedy = "is closed; make a new one" if self._closed else lack
         return ClientClosedError(f"session {self._name} {remedy}")
 
     @property
@@ -262,6 +263,12 @@ class SessionCore:
         The records count as handed out when the face calls ``handed_out`` or ``one_by_one``.
         """
         self._check_process()
+        with self._one_thread.within("poll"):
+            return await self._poll_result(timeout_ms, max_records)
+
+    async def _poll_result(
+        self, timeout_ms: int, max_records: int | None
+    ) -> PollResult[object, object]:
         await self._complete_clients()
         await self._after_interruption()
         await self._take_back()
@@ -374,7 +381,7 @@ class SessionCore:
     async def put_back(self, partitions: Sequence[TopicPartition]) -> None:
         """Read polled, uncommitted records of partitions again."""
         firsts = {tp: self._polled[tp].first for tp in partitions if tp in self._polled}
-        with self._noting_interruption():
+        with self._noting_interruption(), self._one_thread.within("put_back"):
             self._positions.misplaced(firsts)
             for partition, first in firsts.items():
                 self._polled.pop(partition, None)
@@ -395,10 +402,9 @@ class SessionCore:
 
     def _membership(self) -> ConsumerGroupMetadata | None:
         """Return the present membership; None if the consumer is not a member."""
-        try:
+        with contextlib.suppress(IllegalStateError):
             return self.consumer.group_metadata()
-        except IllegalStateError:
-            return None
+        return None
 
     def note(self, partition: TopicPartition) -> str | None:
         """Return the caller's note beside the committed offset of a partition, if it is known.
@@ -472,9 +478,10 @@ class SessionCore:
             True if committed, False if it had to become an abort (see ``last_abort``).
         """
         self._check_process()
+        self._one_thread.check("commit")
         if await self._after_interruption():
             return False
-        with self._noting_interruption():
+        with self._noting_interruption(), self._one_thread.within("commit"):
             return await self._commit(offsets)
 
     async def _commit(self, offsets: Offsets | None) -> bool:
@@ -652,9 +659,10 @@ class SessionCore:
             KafkaError: The cause, if going on would not help.
         """
         self._check_process()
+        self._one_thread.check("abort")
         if await self._after_interruption() and cause is None:
             return
-        with self._noting_interruption():
+        with self._noting_interruption(), self._one_thread.within("abort"):
             if cause is None:
                 if self.in_transaction or self._polled:
                     await self._abort(Verdict(AbortReason.REQUESTED, Reaction.ABORT), None)

@@ -34,6 +34,7 @@ from onceflow.transactions.config import AnySessionConfig
 from onceflow.transactions.fencing import FenceWatch
 from onceflow.transactions.interruption import Interruption
 from onceflow.transactions.listener import Abort, NoListener, Offsets, PollResult, SessionListener
+from onceflow.transactions.one_thread import OneThread
 from onceflow.transactions.progress import UncommittedWork
 from onceflow.transactions.sinks.errors import (
     SinkFencedError,
@@ -89,6 +90,7 @@ class SinkSessionCore:
         self._keeps_records = bool(getattr(sink, "needs_records", False))
         self.keeps_letters: bool = bool(getattr(sink, "keeps_letters", False))
         self._committing = False
+        self._one_thread = OneThread(self.owner)
         self._is_handed_out = True
         self._interruption = Interruption()
         self._work_since_s = 0.0
@@ -167,8 +169,17 @@ class SinkSessionCore:
 
         An error of reading is returned, one of the sink or of a claim is raised. The records count
         as handed out when the face calls ``handed_out``.
+
+        Raises:
+            IllegalStateError: Another thread is within a call.
         """
-        consumer = self.consumer
+        consumer = self.consumer  # Raises in a fork and after close.
+        with self._one_thread.within("poll"):
+            return await self._poll_result(consumer, timeout_ms, max_records)
+
+    async def _poll_result(
+        self, consumer: SinkConsumer, timeout_ms: int, max_records: int | None
+    ) -> PollResult[object, object]:
         self._after_interruption()
         if self._unshown and self._clock() - self._shown_s >= _SHOWN_EVERY_S:
             self._show(consumer)
@@ -233,7 +244,7 @@ class SinkSessionCore:
     async def put_back(self, partitions: Sequence[TopicPartition]) -> None:
         """Give back what was polled of partitions and not committed: it is read again."""
         firsts = {tp: self._work[tp].first for tp in partitions if tp in self._work}
-        with self._noting_interruption():
+        with self._noting_interruption(), self._one_thread.within("put_back"):
             for partition, first in firsts.items():
                 self._work.pop(partition, None)
                 await settle(self.consumer.seek(partition, first))
@@ -471,6 +482,7 @@ class SinkSessionCore:
         Returns:
             True if committed; False if the work was dropped and is read again.
         """
+        self._one_thread.check("commit")
         if not rebalancing and self._after_interruption():
             return False
         if not self._work:
@@ -478,7 +490,7 @@ class SinkSessionCore:
         self._check_not_committing("commit")
         self._committing = True
         try:
-            with self._noting_interruption():
+            with self._noting_interruption(), self._one_thread.within("commit"):
                 return await self._commit(offsets, rebalancing)
         finally:
             self._committing = False
@@ -593,7 +605,7 @@ class SinkSessionCore:
     def abort(self, cause: Exception | None = None) -> None:
         """Drop the uncommitted work; the next poll reads it again from the stored offsets."""
         self._check_not_committing("abort")
-        with self._noting_interruption():
+        with self._noting_interruption(), self._one_thread.within("abort"):
             if self._work:
                 self._abort(cause)
 
