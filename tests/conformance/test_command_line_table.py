@@ -203,6 +203,7 @@ def script(command: str, cluster: Cluster, scene: dict[str, str]) -> str:
     return done.stdout
 
 
+@pytest.mark.slow  # a Java virtual machine for each command: minutes
 @pytest.mark.parametrize("row", ROWS, ids=[row.need for row in ROWS])
 def test_kafkas_scripts(row: Row, cluster: Cluster, scene: dict[str, str]) -> None:
     with ExitStack() as stack:
