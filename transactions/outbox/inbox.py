@@ -15,6 +15,7 @@ from onceflow.sdk.model.consumer_record import AnyRecord
 from onceflow.transactions.postgres_client import (
     SQL,
     Composed,
+    Identifier,
     PostgresConnection,
     identifier,
     psycopg,
@@ -59,6 +60,9 @@ class Inbox:
         table: Name of the table.
         id_header: Header with the id of a message.
 
+    Attributes:
+        table: The table, as part of a statement.
+
     Raises:
         ConfigError: A name is empty.
     """
@@ -70,7 +74,7 @@ class Inbox:
             if not isinstance(value, str) or not value:
                 raise ConfigError(field, value, "must be a name that is not empty")
         self._group_id = group_id
-        self._table = identifier("table", table)
+        self.table: Identifier = identifier("table", table)
         self._index = identifier("table", f"{table.rpartition('.')[2]}_seen")
         self._id_header = id_header
 
@@ -82,7 +86,7 @@ class Inbox:
         """
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('onceflow_inbox'))")
-            connection.execute(SQL(_MAKE).format(table=self._table, index=self._index))
+            connection.execute(SQL(_MAKE).format(table=self.table, index=self._index))
 
     def id_of(self, record: AnyRecord) -> bytes:
         """Return the id of a record's message.
@@ -159,11 +163,11 @@ class Inbox:
         """
         if older_than_s < 0:
             raise ConfigError("older_than_s", older_than_s, "must be 0 or more")
-        text = SQL(_FORGET).format(table=self._table)
+        text = SQL(_FORGET).format(table=self.table)
         return connection.execute(text, (self._group_id, older_than_s)).rowcount
 
     def _add(self) -> Composed:
-        return SQL(_ADD).format(table=self._table)
+        return SQL(_ADD).format(table=self.table)
 
     def _place(self, message_ids: Iterable[bytes]) -> tuple[str, Sequence[bytes]]:
         listed = list(message_ids)

@@ -94,8 +94,8 @@ class Postgres:
 
     The table must exist; offsets are kept in the table ``onceflow_offsets`` of its schema. The role
     needs INSERT on the table (with a key SELECT and UPDATE too, and TEMPORARY on the database), and
-    CREATE on the schema where ``onceflow_offsets`` does not exist yet. Connect directly or through
-    a pool in session mode: temporary tables belong to a connection.
+    CREATE on the schema where ``onceflow_offsets``, inbox or outbox do not exist yet. Connect
+    directly or through a pool in session mode: temporary tables belong to a connection.
 
     Args:
         dsn: Address of the database, as a URI or as ``key=value`` pairs of libpq.
@@ -192,7 +192,7 @@ class Postgres:
                 if self._rows:
                     self._check_table(connection)
                 self._make_ledger(connection)
-                if self._inbox is not None:
+                if self._inbox is not None and not self._exists(connection, self._inbox.table):
                     self._inbox.make(connection)
                 if self._outbox is not None and not self._exists(connection, self._outbox.table):
                     self._outbox.make(connection)

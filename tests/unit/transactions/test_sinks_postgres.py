@@ -24,7 +24,7 @@ from psycopg.types.json import Jsonb
 
 from onceflow.sdk.errors import ConfigError, IllegalStateError
 from onceflow.sdk.model.consumer_record import ConsumerRecord
-from onceflow.transactions.outbox import Inbox
+from onceflow.transactions.outbox import Inbox, Outbox
 from onceflow.transactions.sinks import (
     Batch,
     Move,
@@ -367,6 +367,22 @@ def test_a_role_without_rights_is_told(postgres: PostgresServer, dsn: str) -> No
     with pytest.raises(ConfigError, match=r"permission denied.*rights"):
         Postgres(visitor, "rows").open("g")
     execute(dsn, f"DROP OWNED BY visitor_{schema}; DROP ROLE visitor_{schema}")
+
+
+def test_a_role_that_may_make_no_tables_uses_those_that_exist(dsn: str) -> None:
+    schema = dsn.rpartition("=")[2].rstrip("'")
+    with contextlib.closing(Postgres(dsn, "rows", inbox=Inbox("g"), outbox=Outbox())) as owner:
+        owner.open("g")
+    execute(
+        dsn,
+        f"CREATE ROLE writer_{schema} LOGIN; GRANT USAGE ON SCHEMA {schema} TO writer_{schema};"
+        f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO writer_{schema}",
+    )
+    writer = dsn.replace("user=onceflow", f"user=writer_{schema}")
+    with contextlib.closing(Postgres(writer, "rows", inbox=Inbox("g"), outbox=Outbox())) as sink:
+        sink.open("g")
+        assert sink.claim([FIRST], "a")[FIRST].offset is None
+    execute(dsn, f"DROP OWNED BY writer_{schema}; DROP ROLE writer_{schema}")
 
 
 def test_with_an_inbox_a_message_that_was_sent_twice_has_its_rows_once(dsn: str) -> None:
