@@ -61,8 +61,8 @@ def spark() -> Iterator[SparkSession]:
 @pytest.mark.parametrize(
     ("sink", "first_death"),
     [
-        ("data source", "commit entry removed"),
-        pytest.param("data source", "SIGKILL", marks=pytest.mark.chaos),
+        ("data source by tasks", "commit entry removed"),
+        pytest.param("data source by tasks", "SIGKILL", marks=pytest.mark.chaos),
         pytest.param("foreach_batch", "SIGKILL", marks=pytest.mark.chaos),
         pytest.param("foreach_batch by tasks", "SIGKILL", marks=pytest.mark.chaos),
         pytest.param("foreach_batch by tasks without keys", "SIGKILL", marks=pytest.mark.chaos),
