@@ -49,14 +49,24 @@ def send(args: argparse.Namespace, topic: str, ended: threading.Event) -> None:
             sent = due
 
 
-def measure(args: argparse.Namespace, topic: str) -> list[float]:
-    """Read outputs, and return their ages in milliseconds, without those of the first seconds."""
+def measure(args: argparse.Namespace, topic: str, sender: threading.Thread) -> list[float]:
+    """Read outputs, and return their ages in milliseconds.
+
+    The sender begins when the application has answered a first record; what comes of the first
+    second does not count.
+    """
     ages: list[float] = []
-    count = args.rate * args.seconds
-    skipped = args.rate * 2
-    with Consumer(bootstrap_servers=args.bootstrap, auto_offset_reset="earliest") as consumer:
+    skipped = args.rate
+    with (
+        Consumer(bootstrap_servers=args.bootstrap, auto_offset_reset="earliest") as consumer,
+        Producer(bootstrap_servers=args.bootstrap) as producer,
+    ):
         consumer.assign([TopicPartition(f"{topic}-out", number) for number in range(PARTITIONS)])
-        while len(ages) < count + skipped:
+        producer.send(topic, b"0").result()
+        while not consumer.poll_columns(1_000):
+            pass
+        sender.start()
+        while len(ages) < args.rate * args.seconds + skipped:
             for columns in consumer.poll_columns(200).values():
                 now_s = time.time()
                 ages += [1_000 * (now_s - float(value.rstrip(b"x"))) for value in columns.values]
@@ -81,16 +91,14 @@ def main() -> None:
     with Admin(bootstrap_servers=args.bootstrap) as admin:
         admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in (topic, f"{topic}-out")])
     ended = threading.Event()
-    sender = threading.Thread(target=send, args=(args, topic, ended))
+    sender = threading.Thread(target=send, args=(args, topic, ended), daemon=True)
     own = ["--bootstrap", args.bootstrap, "--commit-ms", str(args.commit_ms), "--topic", topic]
     with subprocess.Popen([sys.executable, __file__, *own]) as process:
         try:
-            sender.start()
-            ages = measure(args, topic)
+            ages = measure(args, topic, sender)
         finally:
             ended.set()
             process.terminate()
-            sender.join()
     p50, p99 = (round(ages[int(len(ages) * share)], 1) for share in (0.5, 0.99))
     print(
         json.dumps(

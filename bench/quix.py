@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--quix", help="a Python that has quixstreams")
     parser.add_argument("--work", choices=WORKS, nargs="*", default=list(WORKS))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--records", type=int, default=300_000)
     parser.add_argument("--keys", type=int, default=1_000)
     parser.add_argument("--commit-ms", type=int, default=100)
     parser.add_argument("--seconds-max", type=int, default=300, help="longest run of one side")
