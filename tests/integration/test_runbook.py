@@ -184,7 +184,7 @@ def test_a_record_that_waits_for_its_retry(
         (group,) = json.loads(found.stdout)
         return {each["partition"]: each["lag"] for each in group["partitions"]}
 
-    with running(app), caplog.at_level(logging.INFO):
+    with running(app), caplog.at_level(logging.INFO, "onceflow.processors"):
         wait_for(lambda: lags() == {0: 0, 1: 2}, "only one partition has lag")
         wait_for(lambda: "attempt 3 at in-1@1 failed" in caplog.text, "the log names the record")
         shown = line.call("consume", "in", "--partition", "1", "--from", "1", "--max", "1")
