@@ -120,6 +120,31 @@ class CommitOffsets:
             marked.setdefault(partition, OffsetAndMetadata(offset, encode(token, "")))
         return marked
 
+    async def mark_ends(
+        self, consumer: SessionConsumer, ends: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return those of the ends that are not committed, as offsets to send.
+
+        Of what lies in front of an end, only polled records are known here: the caller has done
+        and committed them.
+
+        Args:
+            consumer: Returns the positions.
+            ends: Offset by partition, behind which nothing is to be committed.
+        """
+        self._commits += 1
+        token = f"{self._token_prefix}:{self._commits}"
+        marked: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition, end in ends.items():
+            progress, place = self._polled.get(partition), self.place(partition)
+            if not self._positions.is_placed(partition) or (place is not None and place >= end):
+                continue  # Aborted records may be in front of its position, or nothing is to do.
+            read = await _position(consumer, partition) if progress is None else progress.next
+            if read >= end:
+                note = self._positions.note(partition) or ""
+                marked[partition] = OffsetAndMetadata(end, encode(token, note))
+        return marked
+
     def committed(self, marked: MarkedOffsets) -> None:
         """Note committed offsets; work after them stays uncommitted."""
         self._polled.committed(marked)

@@ -48,6 +48,10 @@ class Positions:
         """Return the note beside the committed offset of a partition, if it is known."""
         return self._notes.get(partition)
 
+    def is_placed(self, partition: TopicPartition) -> bool:
+        """Whether the consumer's position of a partition is where reading goes on."""
+        return partition not in self._unplaced and partition not in self._unstarted
+
     def noted(self, partition: TopicPartition, metadata: str) -> None:
         """Note the metadata of a committed offset."""
         self._notes[partition] = note_of(metadata)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Self, Unpack, cast, overload
 
@@ -616,6 +616,28 @@ class AsyncTransactionSession(Generic[KeyT_co, ValueT_co]):
             partition: An assigned partition.
         """
         return self._core.at_end(partition)
+
+    async def reach(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Commit ends in front of which only transaction markers and aborted records are left.
+
+        For a caller that reads up to these offsets, has committed every record in front of them and
+        takes nothing behind them: no commit of records may ever name them. Partitions that are not
+        read that far are left out, and while a transaction is open nothing is done.
+
+        Args:
+            ends: Offset by assigned partition.
+
+        Returns:
+            True if they are committed, or nothing was to be done; False if it became an abort.
+
+        Raises:
+            KafkaError: Going on would not help, as for ``commit``.
+        """
+        return await asyncio.shield(asyncio.ensure_future(self._reach(ends)))
+
+    async def _reach(self, ends: Mapping[TopicPartition, int]) -> bool:
+        async with self._ending:
+            return await self._core.reach(ends)
 
     async def check_membership(self) -> None:
         """Ask the coordinator whether this is still a member of the group.

@@ -6,7 +6,7 @@ The tool is ``tools/blocking_faces.py``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from onceflow.sdk.errors import KafkaError
 from onceflow.sdk.model.partitions import TopicPartition
@@ -173,6 +173,24 @@ class SessionCalls:
             partition: An assigned partition.
         """
         return self._core.at_end(partition)
+
+    def reach(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Commit ends in front of which only transaction markers and aborted records are left.
+
+        For a caller that reads up to these offsets, has committed every record in front of them and
+        takes nothing behind them: no commit of records may ever name them. Partitions that are not
+        read that far are left out, and while a transaction is open nothing is done.
+
+        Args:
+            ends: Offset by assigned partition.
+
+        Returns:
+            True if they are committed, or nothing was to be done; False if it became an abort.
+
+        Raises:
+            KafkaError: Going on would not help, as for ``commit``.
+        """
+        return run_blocking(self._core.reach(ends))
 
     def check_membership(self) -> None:
         """Ask the coordinator whether this is still a member of the group.

@@ -53,6 +53,7 @@ from onceflow.transactions.listener import (
     SessionClients,
     SessionListener,
 )
+from onceflow.transactions.log_facts import unit_facts
 from onceflow.transactions.membership import present_membership
 from onceflow.transactions.offset_notes import token_of
 from onceflow.transactions.one_thread import OneThread
@@ -499,6 +500,22 @@ class SessionCore:
             return True
         return await self._commit_marked(marked)
 
+    async def reach(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Commit ends in front of which only markers and aborted records are left.
+
+        Returns:
+            True if committed, or if nothing was to be; False if it became an abort.
+        """
+        self._check_process()
+        self._one_thread.check("reach")
+        if await self._after_interruption():
+            return False
+        if self.in_transaction or not self._is_noted:
+            return True  # Work is open; the next call finds it ended.
+        with self._noting_interruption(), self._one_thread.within("reach"):
+            marked = await self._commit_offsets.mark_ends(self.consumer, ends)
+            return not marked or await self._commit_marked(marked)
+
     async def _commit_marked(self, marked: MarkedOffsets) -> bool:
         try:
             await self._try_commit(marked, None)
@@ -575,36 +592,11 @@ class SessionCore:
     def _note_committed(self, offsets: MarkedOffsets) -> None:
         self.in_transaction = False
         if logger.isEnabledFor(logging.DEBUG):
-            facts = self._facts(offsets)
+            facts = unit_facts(self._name, self._identity, self._snapshot, self._polled, offsets)
             logger.debug("session %s: committed %s", self._name, facts["offsets"], extra=facts)
         self._commit_offsets.committed(offsets)
         self._work_since_s = self._clock()
         self._listener.committed()
-
-    def _facts(self, ends: Mapping[TopicPartition, OffsetAndMetadata | int]) -> dict[str, object]:
-        """What a log record says of a unit: who ended it, and its offsets, the end excluded.
-
-        Args:
-            ends: Next offset by partition.
-        """
-        found: dict[str, object] = {"transactional_id": self._name}
-        if self._identity is not None:
-            found |= {
-                "producer_id": self._identity.producer_id,
-                "producer_epoch": self._identity.producer_epoch,
-            }
-        if self._snapshot is not None:
-            found |= {
-                "group": self._snapshot.group_id,
-                "member": self._snapshot.member_id,
-                "generation": self._snapshot.generation_id,
-            }
-        firsts = {tp: progress.first for tp, progress in self._polled.items()}
-        found["offsets"] = {
-            str(tp): [firsts.get(tp), end if isinstance(end, int) else end.offset]
-            for tp, end in ends.items()
-        }
-        return found
 
     async def _outcome_is_commit(
         self,
@@ -731,7 +723,8 @@ class SessionCore:
     async def _note_aborted(self, abort: Abort, leaving: Sequence[TopicPartition] = ()) -> None:
         log = logger.debug if abort.reason is AbortReason.REQUESTED else logger.warning
         ends = {tp: progress.next for tp, progress in self._polled.items()}
-        facts = {**self._facts(ends), "reason": abort.reason.name.lower()}
+        told = unit_facts(self._name, self._identity, self._snapshot, self._polled, ends)
+        facts = {**told, "reason": abort.reason.name.lower()}
         log("session %s: aborted: %s", self._name, abort, extra=facts)
         self.in_transaction = False
         self._failure = None

@@ -116,6 +116,13 @@ class Ledger(Protocol):
     async def read_again(self, partition: TopicPartition) -> None:
         """Drop fetched records of a partition that no poll has returned, and fetch them again."""
 
+    async def reach(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Make the group see ends in front of which no record is left, after the last unit.
+
+        Returns:
+            False if it became an abort.
+        """
+
     async def check_membership(self) -> None:
         """Ask the coordinator whether this worker is still a member of its group.
 

@@ -182,6 +182,11 @@ class SinkLedger:
         """Whether a partition was read to its end."""
         return self._open_core.at_end(partition)
 
+    async def reach(self, ends: Mapping[TopicPartition, int]) -> bool:
+        """Show the group ends in front of which no record is left; see ``Ledger.reach``."""
+        self._open_core.show_ends(ends)
+        return True
+
     async def check_membership(self) -> None:
         """Check the membership; see ``Ledger.check_membership``."""
         await self._open_core.check_membership()

@@ -69,12 +69,24 @@ class BoundedRun:
                 return False
         return True
 
+    async def _show_ends(self, calls: Calls) -> bool:
+        """Let other workers see that this one's part is done; return False if that was aborted.
+
+        The last offsets may be markers, and the position may be behind later records already: then
+        no commit of records names the end, and the others would wait for it for ever.
+        """
+        ledger = self._connections.ledger
+        unseen = self._end.unseen(self._tasks.owned, ledger.place)
+        return not unseen or await calls(ledger.reach(unseen))
+
     async def whole_run_done(self, calls: Calls) -> bool:
         """Return whether the group has committed everything; asked at most once a second."""
         now_s = self._clock()
         if now_s - self._others_asked_s < OTHERS_ASKED_S:
             return False
         self._others_asked_s = now_s
+        if not await self._show_ends(calls):
+            return False
         admin = self._connections.admin
         committed = await calls(made(partial(admin.committed, self._topology.group)))
         # The commit may have brought a rebalance.

@@ -80,6 +80,22 @@ class RunEnd:
         self._passed.add(partition)
         return True
 
+    def unseen(
+        self, owned: Iterable[TopicPartition], place: Callable[[TopicPartition], int | None]
+    ) -> dict[TopicPartition, int]:
+        """Return the ends of this worker's partitions that no commit has named.
+
+        Args:
+            owned: Partitions of this worker.
+            place: Returns the committed offset of a partition, if it is known.
+        """
+        return {
+            partition: self._ends[partition]
+            for partition in owned
+            if partition in self._ends
+            and max(self._starts[partition], place(partition) or 0) < self._ends[partition]
+        }
+
     def missing(
         self, owned: Iterable[TopicPartition], committed: Callable[[TopicPartition], int | None]
     ) -> list[TopicPartition]:

@@ -66,22 +66,8 @@ def test_fixed_seeds() -> None:
     assert problems(FIXED) == []
 
 
-NEVER_ENDS = pytest.mark.xfail(
-    reason="known fault: of a bounded run with several workers none ends if the last offsets "
-    "before the end are markers and records follow it, as those offsets are never committed "
-    "(PYTHONHASHSEED=0, seed 2)",
-    strict=False,  # The order of sets decides whether this seed meets it.
-)
-
-
 @pytest.mark.sim
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=NEVER_ENDS if kind == "table" else ())
-        for kind in sorted({*KINDS} - {*PLAIN})
-    ],
-)
+@pytest.mark.parametrize("kind", sorted({*KINDS} - {*PLAIN}))
 def test_seeds_of_each_kind(kind: str) -> None:
     found = [simulate_processors(seed, (kind,)).problems for seed in OF_EACH_KIND]
     assert found == [[] for _ in OF_EACH_KIND]

@@ -563,6 +563,18 @@ class SinkSessionCore:
             self._show(consumer)
         self._listener.committed()
 
+    def show_ends(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Show the group ends in front of which no record is left.
+
+        Args:
+            ends: Offset by partition.
+        """
+        for partition, end in ends.items():
+            progress = self._work.get(partition)
+            if partition in self._claims and (progress is None or progress.next >= end):
+                self._unshown[partition] = end
+        self._show(self.consumer)
+
     def _show(self, consumer: SinkConsumer) -> None:
         """Commit to the group what is stored, for tools that show the lag."""
         owned = consumer.assignment()

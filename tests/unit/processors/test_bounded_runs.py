@@ -132,6 +132,29 @@ def test_the_end_of_a_log_may_be_records_that_no_reader_gets(tmp_path: Path) -> 
         world.cluster.logs[partition] += [Entry(None, b"gone", state="aborted")] * 3
     assert run(world, counting()).records == 1
     assert run(world, counting()).records == 0
+    assert (world.cluster.offset("in", 0), world.cluster.offset("in", 1)) == (4, 3)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly_once_v2", "at_least_once"])
+def test_other_workers_see_an_end_behind_which_the_input_goes_on(
+    tmp_path: Path, guarantee: str
+) -> None:
+    """A poll gives the last record of the run and one behind its end, so that the position is
+    behind the markers in front of the end. Other workers know only what is committed."""
+    world = world_of(tmp_path, partitions=2)
+    world.cluster.put("in", b"a", key=b"k")
+    for partition in (IN0, IN1):
+        world.cluster.logs[partition] += [Entry(None, b"gone", state="aborted")] * 2
+
+    def go_on() -> None:
+        for partition in (0, 1):
+            world.cluster.put("in", b"later", key=b"k", partition=partition)
+
+    world.cluster.do("poll", go_on)
+    report = run(world, counting(processing_guarantee=guarantee))
+    assert (report.records, report.reached_end) == (1, True)
+    assert (world.cluster.offset("in", 0), world.cluster.offset("in", 1)) == (3, 2)
+    assert run(world, counting(processing_guarantee=guarantee)).records == 2
 
 
 @pytest.mark.parametrize("call", ["flush", "send_offsets_to_transaction", "commit_transaction"])

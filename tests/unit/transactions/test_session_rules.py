@@ -11,7 +11,7 @@ import threading
 from collections.abc import Sequence
 
 import pytest
-from processor_fakes import FakeClients, FakeCluster, FakeConsumer
+from processor_fakes import Entry, FakeClients, FakeCluster, FakeConsumer
 
 from onceflow.sdk.errors import (
     ClientClosedError,
@@ -144,6 +144,55 @@ def test_membership_that_changed_since_the_poll_aborts(cluster: FakeCluster) -> 
     assert session.commit() is False
     assert cluster.values("out") == []
     assert "send_offsets_to_transaction" not in cluster.calls
+
+
+def test_an_end_is_reached_over_records_that_no_reader_gets(cluster: FakeCluster) -> None:
+    """No commit of records names it once the position is behind later records."""
+    session = make_session(cluster, IN0)
+    cluster.logs[IN0] += [Entry(None, "gone", state="aborted")] * 2
+    cluster.put("in", "later")
+    step(session)
+    assert session.commit({IN0: OffsetAndMetadata(3, "kept")})
+    assert cluster.offset("in") == 3
+    assert session.reach({IN0: 5})
+    assert (cluster.offset("in"), session.note(IN0)) == (5, "kept")
+    cluster.calls.clear()
+    assert session.reach({IN0: 5})
+    assert session.reach({IN0: 4})
+    assert "begin_transaction" not in cluster.calls
+    assert session.commit()
+    assert cluster.offset("in") == 6
+
+
+def test_an_end_that_is_not_read_to_is_not_reached(cluster: FakeCluster) -> None:
+    session = make_session(cluster, IN0)
+    step(session, 2)  # A transaction is open.
+    assert session.reach({IN0: 2})
+    session.abort()
+    session.poll(0, 1)
+    assert session.reach({IN0: 2})
+    assert cluster.offset("in") is None
+    session.abort()
+    assert session.reach({IN0: 1})
+    assert cluster.offset("in") is None
+    assert step(session) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_end_whose_commit_fails_or_is_not_answered(cluster: FakeCluster, after: bool) -> None:
+    session = make_session(cluster, IN0)
+    cluster.logs[IN0] += [Entry(None, "gone", state="aborted")]
+    cluster.put("in", "later")
+    session.poll()
+    assert session.commit({IN0: 3})
+    error = CommitOutcomeUnknownError() if after else TransactionAbortableError()
+    cluster.fail("commit_transaction", error, after=after, times=2)
+    assert session.reach({IN0: 4}) is after
+    assert cluster.offset("in") == (4 if after else 3)
+    cluster.forget_faults()
+    assert list(session.poll()) == ([] if after else [IN0])  # Read again after the abort.
+    assert session.commit()
+    assert cluster.offset("in") == 5
 
 
 KIP_848 = {"consumer_settings": {"group_protocol": "consumer"}}
