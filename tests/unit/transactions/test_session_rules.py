@@ -178,6 +178,22 @@ def test_an_end_that_is_not_read_to_is_not_reached(cluster: FakeCluster) -> None
     assert step(session) == ["a", "b", "c"]
 
 
+def test_an_end_is_not_reached_while_the_position_is_in_doubt(cluster: FakeCluster) -> None:
+    """The consumer is behind records whose commit may have been lost."""
+    session = make_session(cluster, IN0)
+    step(session)
+    cluster.fail("commit_transaction", CommitOutcomeUnknownError(), times=2)
+    cluster.fail("committed", RequestTimedOutError(), times=2)
+    with pytest.raises(CommitOutcomeUnknownError):
+        session.commit()
+    cluster.forget_faults()
+    assert session.reach({IN0: 3})
+    assert cluster.offset("in") is None
+    assert step(session) == ["a", "b", "c"]
+    assert session.commit()
+    assert cluster.values("out") == ["A", "B", "C"]
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_an_end_whose_commit_fails_or_is_not_answered(cluster: FakeCluster, after: bool) -> None:
     session = make_session(cluster, IN0)

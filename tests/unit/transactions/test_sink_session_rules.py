@@ -14,6 +14,7 @@ from uuid import UUID
 
 import pytest
 from interruptions import POINTS_MAX, InterruptAt
+from processor_fakes import Entry as LogEntry
 from processor_fakes import FakeClients, FakeCluster, FakeConsumer
 
 from onceflow.sdk.errors import (
@@ -50,12 +51,14 @@ class SinkFakeConsumer(FakeConsumer):
     def __init__(self, cluster: FakeCluster, config: SessionConfig, hooks: RebalanceHooks) -> None:
         super().__init__(cluster, config, hooks)
         self.id = OLD
+        self.shown: dict[TopicPartition, int] = {}
 
     def position(self, partition: TopicPartition, *, timeout_ms: int | None = None) -> int:
         return super().position(partition)
 
     def commit_async(self, offsets: Mapping[TopicPartition, int]) -> None:
         self.cluster.enter("commit_async")
+        self.shown.update(offsets)
 
     def topic_id(self, partition: TopicPartition) -> UUID:
         return self.id
@@ -408,6 +411,24 @@ def test_the_group_learns_of_stored_offsets_now_and_then_and_at_the_end(world: W
     assert shown() == 1
     world.session.close()
     assert shown() == 2
+
+
+def test_the_group_learns_of_ends_that_are_read_to_and_of_no_others(world: World) -> None:
+    """Workers of a bounded run wait for each other by the group's offsets."""
+    core = world.session._core
+    core.show_ends({IN0: 2})
+    assert world.consumer.shown == {}  # Nobody has claimed it yet.
+    world.cluster.logs[IN0] += [LogEntry(None, "gone", state="aborted")]
+    world.step()
+    world.session.commit()
+    world.cluster.put("in", "later")
+    world.polled = world.session.poll()
+    core.show_ends({IN0: 9})
+    assert world.consumer.shown.get(IN0, 0) < 9
+    core.show_ends({IN0: 3})
+    assert world.consumer.shown == {IN0: 3}
+    assert world.entry().offset in (2, 3)  # What is stored does not depend on it.
+    assert world.process() == ["later"]
 
 
 def test_two_programs_that_claim_from_each_other_are_told(world: World) -> None:
