@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from processor_processes import wait_for
+from running_apps import running
 
 from onceflow.broker_lite.testing import Broker, Fault
 from onceflow.broker_lite.testing.committed import KafkaRecords
@@ -87,27 +87,6 @@ def counting(broker: Broker, state_dir: Path, **settings: object) -> App:
         return b"%s:%d" % (value, seen.get())
 
     return app
-
-
-@contextmanager
-def running(app: App) -> Iterator[list[BaseException]]:
-    """Run it in a thread; gives the list that its unexpected end goes to."""
-    ended: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            app.run()
-        except BaseException as error:  # noqa: BLE001 - the test looks at it
-            ended.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield ended
-    finally:
-        app.stop()
-        thread.join(30)
-    assert not thread.is_alive()
 
 
 def outputs(broker: Broker) -> list[bytes | None]:
